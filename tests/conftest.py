@@ -1,4 +1,4 @@
-"""Settings that every test shares. The core's tests run without torch, so nothing here imports it up front."""
+"""Settings that all tests share. The core's tests run without torch, so nothing here imports it up front."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # Timing is no property of the code under test: a first call may import or compile something.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("thorough", parent=hypothesis.settings.get_profile("default"), max_examples=2000)
+hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

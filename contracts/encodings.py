@@ -1,0 +1,121 @@
+"""One class per encoding of document boundaries: the coordinate system is in the type.
+
+The dataclasses are what neatpack's own functions take and return. The TypedDicts at the end are the same facts
+under the bare names that kernels and frameworks demand; they appear only at that edge.
+
+This module does without `from __future__ import annotations`, which would hide from TypedDict which keys are
+required.
+"""
+
+from dataclasses import dataclass
+from typing import Generic
+
+from typing_extensions import TypedDict
+
+from neatpack.contracts.errors import EncodingError
+from neatpack.contracts.fields import (
+    FlatTokenIndices,
+    GatheredFlatOffsets,
+    GatheredRowOffsets,
+    Longest,
+    LongestPerRow,
+    PackedTokenIndices,
+    PhysicalFlatOffsets,
+    PhysicalRowOffsets,
+    RowLengths,
+    SegmentIds,
+    THDLength,
+)
+from neatpack.contracts.tensors import TensorLike, TensorT
+from neatpack.contracts.validation import checks
+
+
+@dataclass(frozen=True)
+class GatheredRows(Generic[TensorT]):
+    """NEAT metadata, batch-major: each row's kept tokens and the offsets of its documents among them.
+
+    Every tensor has `batch` first, so a pipeline schedule may cut it along the rows.
+    """
+
+    packed_token_indices: PackedTokenIndices[TensorT]
+    cu_seqlens: GatheredRowOffsets[TensorT]
+    max_seqlen: Longest
+
+
+@dataclass(frozen=True)
+class GatheredFlat(Generic[TensorT]):
+    """The kept tokens of all rows as one stream, which is what a varlen kernel takes after a gather."""
+
+    token_indices: FlatTokenIndices[TensorT]
+    cu_seqlens: GatheredFlatOffsets[TensorT]
+    max_seqlen: Longest
+
+
+@dataclass(frozen=True)
+class PhysicalFlat(Generic[TensorT]):
+    """Offsets over the flattened `batch * sequence` stream; padding is segments of its own."""
+
+    cu_seqlens: PhysicalFlatOffsets[TensorT]
+    max_seqlen: Longest
+
+
+@dataclass(frozen=True)
+class PhysicalRows(Generic[TensorT]):
+    """Offsets within each padded row; unused entries repeat the row length."""
+
+    cu_seqlens: PhysicalRowOffsets[TensorT]
+    max_seqlen: LongestPerRow[TensorT]
+
+
+@dataclass(frozen=True)
+class THDLengths(Generic[TensorT]):
+    """Lengths per row and document, real and with each document's own padding; unused entries are -1000."""
+
+    seq_lens: THDLength[TensorT]
+    seq_lens_padded: THDLength[TensorT]
+
+
+@dataclass(frozen=True)
+class LengthMatrix(Generic[TensorT]):
+    """Real lengths per row and document; unused entries are 0."""
+
+    lengths: RowLengths[TensorT]
+
+
+@dataclass(frozen=True)
+class SegmentIndex(Generic[TensorT]):
+    """The segment of every place of every row, as convolution and state-space kernels take it."""
+
+    seq_idx: SegmentIds[TensorT]
+
+
+class PackedSequenceMetadata(TypedDict, Generic[TensorT]):
+    """`GatheredRows` under the names that native FlashAttention-4 and recurrent models read."""
+
+    packed_token_indices: PackedTokenIndices[TensorT]
+    cu_seqlens: GatheredRowOffsets[TensorT]
+    max_seqlen: Longest
+
+
+class FlashVarlenKwargs(TypedDict, Generic[TensorT]):
+    """`PhysicalFlat` under the names that Hugging Face flash attention reads; it needs all four."""
+
+    cu_seq_lens_q: PhysicalFlatOffsets[TensorT]
+    cu_seq_lens_k: PhysicalFlatOffsets[TensorT]
+    max_length_q: Longest
+    max_length_k: Longest
+
+
+validate_gathered_rows, is_gathered_rows, parse_gathered_rows = checks(GatheredRows[TensorLike], EncodingError)
+validate_gathered_flat, is_gathered_flat, parse_gathered_flat = checks(GatheredFlat[TensorLike], EncodingError)
+validate_physical_flat, is_physical_flat, parse_physical_flat = checks(PhysicalFlat[TensorLike], EncodingError)
+validate_physical_rows, is_physical_rows, parse_physical_rows = checks(PhysicalRows[TensorLike], EncodingError)
+validate_thd_lengths, is_thd_lengths, parse_thd_lengths = checks(THDLengths[TensorLike], EncodingError)
+validate_length_matrix, is_length_matrix, parse_length_matrix = checks(LengthMatrix[TensorLike], EncodingError)
+validate_segment_index, is_segment_index, parse_segment_index = checks(SegmentIndex[TensorLike], EncodingError)
+validate_packed_sequence_metadata, is_packed_sequence_metadata, parse_packed_sequence_metadata = checks(
+    PackedSequenceMetadata[TensorLike], EncodingError
+)
+validate_flash_varlen_kwargs, is_flash_varlen_kwargs, parse_flash_varlen_kwargs = checks(
+    FlashVarlenKwargs[TensorLike], EncodingError
+)

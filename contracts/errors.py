@@ -1,0 +1,119 @@
+"""One family of errors. Each carries its problems as data: field, row, position, value, and the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+ProblemKind = Literal["missing", "type", "rank", "shape", "dtype", "device", "value", "disagreement", "unsupported"]
+PROBLEM_KINDS: Final[tuple[ProblemKind, ...]] = get_args(ProblemKind)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, where it is, and what to do about it.
+
+    Attributes:
+        field: the argument, batch entry or declaration that is wrong.
+        message: what is wrong with it.
+        kind: the sort of fault, for programs.
+        row: index along `batch`, where the fault has one.
+        position: index along `sequence`, where the fault has one.
+        value: the offending value, or the shape or dtype found.
+        remedy: what to do.
+
+    Example:
+        >>> print(Problem("document_ids", "negative id", "value", row=1, position=4, value=-2, remedy="Padding is 0."))
+        document_ids[row 1, position 4] = -2: negative id. Padding is 0.
+    """
+
+    field: str
+    message: str
+    kind: ProblemKind
+    row: int | None = None
+    position: int | None = None
+    value: object = None
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        places = [
+            f"{name} {index}" for name, index in (("row", self.row), ("position", self.position)) if index is not None
+        ]
+        where = f"{self.field}[{', '.join(places)}]" if places else self.field
+        value = "" if self.value is None else f" = {self.value}"
+        return f"{where}{value}: {self.message}.{' ' if self.remedy else ''}{self.remedy}"
+
+
+class PackingError(Exception):
+    """The root of every error that neatpack raises on purpose.
+
+    Example:
+        >>> error = DocumentIdsError(Problem("document_ids", "an example", "value"))
+        >>> isinstance(error, PackingError), isinstance(error, ValueError), error.problems[0].field
+        (True, True, 'document_ids')
+    """
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*problems)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Everything that was found wrong, in the order in which it was found."""
+        return self.args
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return str(self.problems[0])
+        return "\n".join([f"{len(self.problems)} problems:", *(f"- {problem}" for problem in self.problems)])
+
+
+class DocumentIdsError(PackingError, ValueError):
+    """Document ids that do not say which tokens belong together."""
+
+
+class EncodingError(PackingError, ValueError):
+    """Offsets, lengths, indices, positions or masks that are malformed or contradict what they came with."""
+
+
+class BatchError(PackingError, ValueError):
+    """A training batch with missing, misshapen or contradictory entries."""
+
+
+class CapabilitiesError(PackingError, ValueError):
+    """A declaration of what a model consumes that is not one, or stages whose declarations disagree."""
+
+
+class ContractError(PackingError, ValueError):
+    """A loader and a packing contract that cannot work together."""
+
+
+class PlanError(PackingError, ValueError):
+    """Documents that cannot be placed into rows as asked."""
+
+
+class KernelInputError(PackingError, ValueError):
+    """Queries, keys, values or offsets that a kernel cannot take."""
+
+
+class BatchFileError(PackingError, ValueError):
+    """A saved batch that cannot be read, or not without running code from it."""
+
+
+class ConsumerError(PackingError, ValueError):
+    """A consumer that is unknown, registered twice, or does not take the given model."""
+
+
+class ModelError(PackingError, RuntimeError):
+    """A built model that cannot receive the boundaries of packed documents."""
+
+
+class BoundariesMissingError(PackingError, RuntimeError):
+    """A forward in which the boundaries of packed documents did not arrive."""
+
+
+class ModelTypeError(PackingError, TypeError):
+    """Something other than a built module where a model is needed."""
+
+
+class DependencyError(PackingError, ImportError):
+    """An optional package that is needed here and missing, or of an untested kind."""

@@ -1,0 +1,128 @@
+"""The one engine behind every `validate_x`: it compares values with the axes written in the types.
+
+Each concept has three checks. `validate_x` lists the problems, `is_x` narrows the type, `parse_x` returns the value
+or raises with every problem. They look at shapes, dtypes and sizes, never into a tensor, so they cost nothing on a
+device; what the values must be is checked by `neatpack.adapters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TypeVar, cast, get_origin
+
+from typing_extensions import TypeIs
+
+from neatpack.contracts.axes import Axes, Count, FieldRule, field_axes
+from neatpack.contracts.errors import PackingError, Problem
+from neatpack.contracts.tensors import TensorLike, dtype_name, is_tensor_like
+
+ConceptT = TypeVar("ConceptT")
+
+
+def checks(
+    concept: type[ConceptT], error: type[PackingError]
+) -> tuple[Callable[[object], list[Problem]], Callable[[object], TypeIs[ConceptT]], Callable[[object], ConceptT]]:
+    """Make `validate_x`, `is_x` and `parse_x` for a dataclass or TypedDict whose fields carry `Axes` or `Count`.
+
+    A mapping is checked by its keys, so a subclass of a TypedDict may add its own.
+
+    Args:
+        concept: the class, with its type arguments where it is generic.
+        error: what `parse_x` raises.
+
+    Example:
+        >>> from neatpack.contracts.encodings import parse_flash_varlen_kwargs
+        >>> parse_flash_varlen_kwargs({"max_length_q": 3, "max_length_k": 2.5})
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.EncodingError: 3 problems:
+        - cu_seq_lens_q: missing. Supply cu_seq_lens_q, int32 [segment_boundaries].
+        - cu_seq_lens_k: missing. Supply cu_seq_lens_k, int32 [segment_boundaries].
+        - max_length_k = float: must be a Python int. Pass int(x): kernels wait for a tensor.
+    """
+    owner = cast("type[object]", get_origin(concept) or concept)
+
+    def validate(value: object) -> list[Problem]:
+        if is_dataclass(owner):
+            if isinstance(value, owner):
+                return structure_problems(owner, {field.name: getattr(value, field.name) for field in fields(owner)})
+        elif isinstance(value, Mapping):
+            entries = cast("Mapping[object, object]", value)
+            return structure_problems(owner, {str(key): entry for key, entry in entries.items()})
+        sort = "instance" if is_dataclass(owner) else "mapping with the keys"
+        return [Problem(owner.__name__, f"must be a {sort} of {owner.__name__}", "type", value=type(value).__name__)]
+
+    def is_(value: object) -> TypeIs[ConceptT]:
+        return not validate(value)
+
+    def parse(value: object) -> ConceptT:
+        problems = validate(value)
+        if problems:
+            raise error(*problems)
+        return cast("ConceptT", value)
+
+    return validate, is_, parse
+
+
+def structure_problems(owner: type, values: Mapping[str, object]) -> list[Problem]:
+    """Compare `values` with the annotated fields of `owner`: presence, ranks, dtypes, and sizes that must agree.
+
+    Values inside tensors are not read, so this costs nothing on a device.
+
+    Args:
+        owner: a TypedDict or dataclass whose fields carry `Axes` or `Count`.
+        values: the entries, by field name. Entries that `owner` does not know are ignored.
+
+    Returns:
+        Every problem found; empty if there is none.
+    """
+    problems: list[Problem] = []
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, rule in field_axes(owner).items():
+        if name not in values:
+            if rule.required:
+                expected = " or ".join(str(axes) for axes in rule.axes) or "int"
+                problems.append(Problem(name, "missing", "missing", remedy=f"Supply {name}, {expected}."))
+        elif rule.count is not None:
+            problems += _count_problems(name, rule.count, values[name])
+        else:
+            problems += _tensor_problems(name, rule, values[name], sizes)
+    return problems
+
+
+def _count_problems(name: str, count: Count, value: object) -> list[Problem]:
+    if isinstance(value, bool) or not isinstance(value, int):
+        remedy = "Pass int(x): kernels wait for a tensor."
+        return [Problem(name, "must be a Python int", "type", value=type(value).__name__, remedy=remedy)]
+    if value < count.minimum:
+        return [Problem(name, f"must be at least {count.minimum}", "value", value=value)]
+    return []
+
+
+def _tensor_problems(name: str, rule: FieldRule, value: object, sizes: dict[str, tuple[int, str]]) -> list[Problem]:
+    expected = " or ".join(str(axes) for axes in rule.axes)
+    if not is_tensor_like(value):
+        return [Problem(name, f"must be a tensor, {expected}", "type", value=type(value).__name__)]
+    shape = tuple(value.shape)
+    of_rank = [axes for axes in rule.axes if len(axes.names) == len(shape)]
+    if not of_rank:
+        return [Problem(name, f"must be {expected}", "rank", value=shape)]
+    axes = next((axes for axes in of_rank if axes.accepts_dtype(dtype_name(value))), None)
+    if axes is None:
+        remedy = f"Convert it to {' or '.join(sorted({axes.dtype for axes in of_rank}))}."
+        return [Problem(name, f"must be {expected}", "dtype", value=dtype_name(value), remedy=remedy)]
+    return _size_problems(name, axes, value, sizes)
+
+
+def _size_problems(name: str, axes: Axes, value: TensorLike, sizes: dict[str, tuple[int, str]]) -> list[Problem]:
+    problems: list[Problem] = []
+    for dimension, size in zip(axes.names, value.shape, strict=True):
+        known, owner = (
+            (int(dimension), "its own layout") if dimension.isdecimal() else sizes.setdefault(dimension, (size, name))
+        )
+        if size != known:
+            message = f"has {size} along {dimension}, but {owner} has {known}"
+            remedy = "Entries of one batch have equal sizes along axes of the same name."
+            problems.append(Problem(name, message, "shape", value=tuple(value.shape), remedy=remedy))
+    return problems

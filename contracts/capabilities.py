@@ -88,7 +88,7 @@ class PackingCapabilities:
     def __post_init__(self) -> None:
         problems = _mask_type_problems(self.packed_mask_type)
         for name in ("requires_packed_sequence_metadata", "uses_native_fa4", "return_document_ids"):
-            problems += _flag_problems(name, getattr(self, name))
+            problems += flag_problems(name, getattr(self, name))
         problems += _length_problems(self.max_sequence_length)
         if problems:
             raise CapabilitiesError(*problems)
@@ -180,7 +180,7 @@ def validate_packed_sequence_contract(value: object) -> list[Problem]:
         remedy = f"Declare `{spellings[0]}: bool = False`."
         problems.append(Problem(spellings[0], "missing", "missing", remedy=remedy))
     for name in (*present, "return_document_ids", "uses_native_fa4"):
-        problems += _flag_problems(name, getattr(value, name, False))
+        problems += flag_problems(name, getattr(value, name, False))
     if len({getattr(value, name) for name in present}) > 1:
         message = f"contradicts {present[1]}, its older name"
         problems.append(Problem(present[0], message, "disagreement", value=getattr(value, present[0])))
@@ -245,7 +245,8 @@ def _mask_type_problems(value: object) -> list[Problem]:
     return [Problem("packed_mask_type", "is no packed mask type", "value", value=repr(value), remedy=remedy)]
 
 
-def _flag_problems(name: str, value: object) -> list[Problem]:
+def flag_problems(name: str, value: object) -> list[Problem]:
+    """List what keeps `value` from being the flag `name` of a declaration: anything but a bool."""
     if isinstance(value, bool):
         return []
     return [Problem(name, "must be a bool", "type", value=repr(value), remedy=f"Declare `{name}: bool = False`.")]

@@ -1,12 +1,15 @@
-"""Settings that all tests share. The core's tests run without torch, so nothing here imports it up front."""
+"""Settings and fixtures that all tests share. The core's tests run without torch: it is not imported here."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.environments import build_distribution, copy_checkout, make_environment
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,6 +29,24 @@ def _has_cuda() -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is marked ``gpu`` where there is none."""
+    """Skip what is marked `gpu` where there is none."""
     if item.get_closest_marker("gpu") is not None and not _has_cuda():
         pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository, in a folder with a space in its name."""
+    return copy_checkout(tmp_path_factory.mktemp("a checkout"))
+
+
+@pytest.fixture(scope="session")
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel built from the checkout."""
+    return build_distribution("wheel", checkout, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def stranger(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment into which the wheel was installed, and what it requires, and nothing else."""
+    return make_environment(tmp_path_factory.mktemp("stranger") / "venv", wheel)

@@ -1,0 +1,41 @@
+"""The linters and type checkers, as pyproject.toml and mypy.ini set them up, find nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.environments import REPOSITORY, run
+
+BIN = Path(sys.executable).parent
+SOURCES = {"PYTHONPATH": str(REPOSITORY / "src")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check"],
+        ["ruff", "format", "--check"],
+        ["mypy"],
+        ["pyright"],
+        ["lint-imports"],
+    ],
+    ids=" ".join,
+)
+def test_checker_finds_nothing(command: list[str]) -> None:
+    run(BIN / command[0], *command[1:], env=SOURCES)
+
+
+@pytest.mark.slow
+def test_types_of_all_public_names_are_known() -> None:
+    done = run(
+        BIN / "pyright", "--verifytypes", "neatpack", "--ignoreexternal", "--outputjson", env=SOURCES, check=False
+    )
+    report = json.loads(done.stdout)["typeCompleteness"]
+    incomplete = [symbol["name"] for symbol in report["symbols"] if symbol["isExported"] and not symbol["isTypeKnown"]]
+    assert not incomplete
+    assert report["completenessScore"] == 1.0

@@ -106,10 +106,11 @@ class PackingCapabilities:
             CapabilitiesError: with everything that keeps `contract` from being one.
 
         Example:
-            >>> from types import SimpleNamespace
-            >>> PackingCapabilities.from_contract(
-            ...     SimpleNamespace(packed_mask_type="flash_varlen", requires_packed_sequence_metadata=False)
-            ... ).packed_mask_type
+            >>> from typing import NamedTuple
+            >>> class LoaderContract(NamedTuple):
+            ...     packed_mask_type: PackedMaskType = "flash_varlen"
+            ...     requires_packed_sequence_metadata: bool = False
+            >>> PackingCapabilities.from_contract(LoaderContract()).packed_mask_type
             'flash_varlen'
         """
         return parse_packing_capabilities(contract)

@@ -1,0 +1,156 @@
+"""What a model needs from its loader: values checked, both generations read, stages combined."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import neatpack.contracts as core
+from neatpack.contracts import (
+    PACKED_MASK_TYPES,
+    CapabilitiesError,
+    LegacyPackedSequenceContract,
+    PackedSequenceContract,
+    PackingCapabilities,
+)
+
+limits = st.none() | st.integers(1, 1 << 20)
+
+
+@st.composite
+def capabilities(draw: st.DrawFn, mask_type: str | None = None) -> PackingCapabilities:
+    chosen: Any = mask_type or draw(st.sampled_from(PACKED_MASK_TYPES))
+    return PackingCapabilities(
+        chosen,
+        draw(st.booleans()),
+        draw(st.booleans()),
+        return_document_ids=draw(st.booleans()),
+        max_sequence_length=draw(limits),
+    )
+
+
+stages = st.sampled_from(PACKED_MASK_TYPES).flatmap(
+    lambda mask_type: st.lists(capabilities(mask_type), min_size=1, max_size=5)
+)
+
+
+def test_the_seeds_signature() -> None:
+    plain = PackingCapabilities("block_causal")
+    assert dataclasses.astuple(plain)[:3] == ("block_causal", False, False)
+    assert PackingCapabilities("document_ids", True, True) == PackingCapabilities(
+        packed_mask_type="document_ids", requires_packed_sequence_metadata=True, uses_native_fa4=True
+    )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plain.packed_mask_type = "document_ids"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("packed_mask_type", "document_id"),
+        ("packed_mask_type", None),
+        ("packed_mask_type", ["document_ids"]),
+        ("requires_packed_sequence_metadata", "no"),
+        ("requires_packed_sequence_metadata", 1),
+        ("uses_native_fa4", None),
+        ("return_document_ids", 0),
+        ("max_sequence_length", 0),
+        ("max_sequence_length", -5),
+        ("max_sequence_length", True),
+        ("max_sequence_length", 2048.0),
+    ],
+)
+def test_declarations_are_checked_by_value(field: str, value: object) -> None:
+    values: dict[str, Any] = {"packed_mask_type": "document_ids", field: value}
+    with pytest.raises(CapabilitiesError) as caught:
+        PackingCapabilities(**values)
+    assert [problem.field for problem in caught.value.problems] == [field]
+    assert repr(value) in str(caught.value)
+    contract = SimpleNamespace(**{"requires_packed_sequence_metadata": False, **values})
+    assert not core.is_packed_sequence_contract(contract)
+    with pytest.raises(CapabilitiesError):
+        core.parse_packing_capabilities(contract)
+
+
+@given(capabilities())
+def test_capabilities_are_contracts_of_both_generations(needs: PackingCapabilities) -> None:
+    assert isinstance(needs, PackedSequenceContract)
+    assert isinstance(needs, LegacyPackedSequenceContract)
+    assert core.parse_packed_sequence_contract(needs) is needs
+    assert core.parse_packing_capabilities(needs) is needs
+    assert needs.return_packed_sequence_metadata is needs.requires_packed_sequence_metadata
+
+
+@given(capabilities())
+def test_either_generation_reads_as_the_same_needs(needs: PackingCapabilities) -> None:
+    newer = SimpleNamespace(
+        packed_mask_type=needs.packed_mask_type,
+        return_packed_sequence_metadata=needs.return_packed_sequence_metadata,
+        return_document_ids=needs.return_document_ids,
+        max_sequence_length=needs.max_sequence_length,
+    )
+    assert core.parse_packing_capabilities(newer) == dataclasses.replace(needs, uses_native_fa4=False)
+    older = SimpleNamespace(
+        packed_mask_type=needs.packed_mask_type,
+        requires_packed_sequence_metadata=needs.requires_packed_sequence_metadata,
+    )
+    assert core.parse_packing_capabilities(older) == PackingCapabilities(
+        needs.packed_mask_type, needs.requires_packed_sequence_metadata
+    )
+
+
+def test_a_contract_that_contradicts_its_older_name_is_refused() -> None:
+    contract = SimpleNamespace(
+        packed_mask_type="document_ids", return_packed_sequence_metadata=True, requires_packed_sequence_metadata=False
+    )
+    with pytest.raises(CapabilitiesError, match="return_packed_sequence_metadata = True: contradicts"):
+        core.parse_packed_sequence_contract(contract)
+
+
+def test_a_contract_that_says_nothing_of_metadata_is_refused() -> None:
+    with pytest.raises(CapabilitiesError, match="return_packed_sequence_metadata: missing"):
+        core.parse_packed_sequence_contract(SimpleNamespace(packed_mask_type="document_ids"))
+
+
+@given(stages, st.randoms())
+def test_combining_needs_what_any_stage_needs(needs: list[PackingCapabilities], random: Any) -> None:
+    combined = PackingCapabilities.combine(needs)
+    bounds = [need.max_sequence_length for need in needs if need.max_sequence_length]
+    assert combined.packed_mask_type == needs[0].packed_mask_type
+    for name in ("requires_packed_sequence_metadata", "uses_native_fa4", "return_document_ids"):
+        assert getattr(combined, name) == (True in [getattr(need, name) for need in needs])
+    assert combined.max_sequence_length == (sorted(bounds)[0] if bounds else None)
+    shuffled = list(needs)
+    random.shuffle(shuffled)
+    assert PackingCapabilities.combine(shuffled) == combined
+    assert PackingCapabilities.combine([combined, *needs]) == combined
+
+
+@given(stages, capabilities(), st.data())
+def test_stages_with_different_mask_types_are_refused(
+    needs: list[PackingCapabilities], other: PackingCapabilities, data: st.DataObject
+) -> None:
+    if other.packed_mask_type == needs[0].packed_mask_type:
+        return
+    place = data.draw(st.integers(1, len(needs)))
+    with pytest.raises(CapabilitiesError) as caught:
+        PackingCapabilities.combine([*needs[:place], other, *needs[place:]])
+    assert f"stage {place} takes '{other.packed_mask_type}'" in str(caught.value)
+    assert repr(needs[0].packed_mask_type) in str(caught.value)
+
+
+def test_combining_nothing_is_refused() -> None:
+    with pytest.raises(CapabilitiesError, match="no stage"):
+        PackingCapabilities.combine([])
+
+
+def test_mask_types() -> None:
+    assert PACKED_MASK_TYPES == ("block_causal", "document_ids", "flash_varlen")
+    assert all(core.parse_packed_mask_type(name) is name for name in PACKED_MASK_TYPES)
+    with pytest.raises(CapabilitiesError, match="'block_causal', 'document_ids', 'flash_varlen'"):
+        core.parse_packed_mask_type("blockcausal")

@@ -1,0 +1,53 @@
+"""Every error is of one family, is also what callers have always caught, and carries its problems as data."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import get_args
+
+import pytest
+
+import neatpack.contracts.errors as errors
+from neatpack.contracts import PROBLEM_KINDS, PackingError, Problem, ProblemKind
+
+LEAVES = [
+    leaf
+    for leaf in vars(errors).values()
+    if isinstance(leaf, type) and issubclass(leaf, PackingError) and leaf is not PackingError
+]
+ALSO = {
+    "ModelError": RuntimeError,
+    "BoundariesMissingError": RuntimeError,
+    "ModelTypeError": TypeError,
+    "DependencyError": ImportError,
+}
+PROBLEM = Problem("document_ids", "id 1 comes back", "value", row=0, position=7, value=1, remedy="Renumber it.")
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_each_leaf_is_also_the_builtin_that_callers_expect(leaf: type[PackingError]) -> None:
+    assert issubclass(leaf, ALSO.get(leaf.__name__, ValueError))
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_errors_keep_their_problems_through_copies_and_processes(leaf: type[PackingError]) -> None:
+    error = leaf(PROBLEM, PROBLEM)
+    for twin in (copy.deepcopy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+        assert type(twin) is leaf
+        assert twin.problems == (PROBLEM, PROBLEM)
+        assert str(twin) == str(error)
+
+
+def test_a_problem_names_field_row_position_value_and_the_way_out() -> None:
+    assert str(PROBLEM) == "document_ids[row 0, position 7] = 1: id 1 comes back. Renumber it."
+    assert str(PackingError(PROBLEM)) == str(PROBLEM)
+
+
+def test_several_problems_are_all_shown() -> None:
+    other = Problem("labels", "missing", "missing")
+    assert str(PackingError(PROBLEM, other)) == f"2 problems:\n- {PROBLEM}\n- labels: missing."
+
+
+def test_kinds_and_their_literal_agree() -> None:
+    assert set(PROBLEM_KINDS) == set(get_args(ProblemKind))

@@ -1,0 +1,158 @@
+"""Tiny models of Transformers' own families, built locally from a shrunk configuration, with redrawn weights."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, cast
+
+import torch
+from torch import nn
+
+from neatpack.contracts.errors import DependencyError, ModelError, Problem
+from neatpack.kernels_bridge.audit.tiny_sizes import (
+    ALWAYS_SET,
+    EXCEPTIONS,
+    KEY_VALUE_HEADS,
+    LAYER_COUNTS,
+    LAYER_KINDS,
+    SIZES,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+LARGEST: Final = 2_000_000
+"""Parameters above which a shrunk model is not built: a size that is not known here was left large."""
+
+
+def model_types() -> list[str]:
+    """List the model types of the installed Transformers that have a causal language model.
+
+    Raises:
+        DependencyError: Transformers is not installed.
+    """
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    except ImportError as error:
+        remedy = "Install neatpack[hf], or audit a module of your own as package.module:callable."
+        raise DependencyError(
+            Problem("transformers", "is needed to build a model type", "missing", remedy=remedy)
+        ) from error
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def require_model_type(name: str) -> None:
+    """Check that `name` is a model type that the installed Transformers knows.
+
+    Raises:
+        ModelError: it is not; the nearest known names are given.
+        DependencyError: Transformers is not installed.
+    """
+    known = model_types()
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    remedy = f"Did you mean {', '.join(near)}?" if near else "`neatpack doctor` lists the model types."
+    raise ModelError(Problem("model type", "is unknown to this Transformers", "value", value=name, remedy=remedy))
+
+
+def tiny_config(name: str) -> PreTrainedConfig:
+    """Shrink the default configuration of a model type, keeping one layer of every kind. Of several towers, the text.
+
+    Raises:
+        ModelError: `name` is unknown.
+    """
+    require_model_type(name)
+    from transformers import CONFIG_MAPPING
+
+    default = CONFIG_MAPPING[name]()
+    if "text_config" in default.sub_configs:
+        default = default.get_text_config()
+    fields = cast("dict[str, object]", default.to_dict())
+    return type(default)(**{**_small_fields(fields), **EXCEPTIONS.get(default.model_type, {})})
+
+
+def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
+    """Build a model type at a tiny size, fp32, in evaluation mode, with weights that hide no leak.
+
+    Args:
+        name: a model type, such as "llama".
+        attention: the attention implementation; None for the one that the model picks by itself.
+
+    Raises:
+        ModelError: `name` is unknown, or no tiny size is known for it.
+
+    Example:
+        >>> model = build_tiny_model("gpt2")
+        >>> sum(parameter.numel() for parameter in model.parameters()) < LARGEST
+        True
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(tiny_config(name))]
+    options = {} if attention is None else {"attn_implementation": attention}
+    with torch.device("meta"):
+        weightless = cast("nn.Module", model_class._from_config(tiny_config(name), dtype=torch.float32))
+    _require_tiny(name, weightless)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = cast("nn.Module", model_class._from_config(tiny_config(name), dtype=torch.float32, **options))
+    redraw_weights(model)
+    return model.eval()
+
+
+def redraw_weights(model: nn.Module, seed: int = 0) -> None:
+    """Redraw every matrix of `model`, in place, from N(0, 1 / fan-in).
+
+    Freshly initialised weights are so small that a leak through them can be lost in rounding. Vectors (norms,
+    biases, decay rates) stay as they are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter.dim() > 1:
+                with torch.no_grad():
+                    parameter.normal_(0.0, _fan_in(module, parameter) ** -0.5, generator=generator)
+
+
+def _fan_in(module: nn.Module, weight: torch.Tensor) -> int:
+    if type(module).__name__ == "Conv1D":  # GPT-2's linear layer keeps its weight transposed
+        return weight.shape[0]
+    if type(module).__name__.startswith("Conv"):
+        return weight[0].numel()
+    return weight.shape[-1]
+
+
+def _require_tiny(name: str, model: nn.Module) -> None:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if count > LARGEST:
+        largest = max(model.named_parameters(), key=lambda item: item[1].numel())
+        message = f"is not tiny when shrunk: {count} parameters, of which {largest[1].numel()} in {largest[0]}"
+        remedy = "Audit a small configuration of yours, as package.module:callable."
+        raise ModelError(Problem("model type", message, "unsupported", value=name, remedy=remedy))
+
+
+def _small_fields(default: Mapping[str, object]) -> dict[str, object]:
+    """Choose the tiny value of every field that `default` has and that is known here."""
+    small: dict[str, object] = {
+        field: size
+        for field, size in SIZES.items()
+        if _is_number(default.get(field)) or (field in ALWAYS_SET and field in default)
+    }
+    for field in KEY_VALUE_HEADS:
+        if _is_number(default.get(field)):
+            small[field] = 4 if default[field] == default.get("num_attention_heads") else 2
+    kinds = {field: _distinct(default[field]) for field in LAYER_KINDS if default.get(field)}
+    layers = max([2, *(len(distinct) for distinct in kinds.values())])
+    small.update({field: layers for field in LAYER_COUNTS if _is_number(default.get(field))})
+    small.update({field: (distinct * layers)[:layers] for field, distinct in kinds.items()})
+    return small
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _distinct(kinds: object) -> list[object]:
+    return list(dict.fromkeys(cast("Iterable[object]", kinds)))

@@ -1,0 +1,233 @@
+"""How small a Transformers configuration is made: sizes by field name, and the families that need more than that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+WINDOW: Final = 4
+"""Tokens that a sliding or chunked attention layer sees; shorter than the audit's longest documents."""
+
+VOCABULARY: Final = 320
+"""256 bytes, and room for special tokens."""
+
+LAYER_COUNTS: Final = (
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "num_blocks",
+    "decoder_layers",
+    "num_decoder_layers",
+)
+"""The fields that hold the number of layers."""
+
+LAYER_KINDS: Final = ("layer_types", "mlp_layer_types", "layers_block_type", "indexer_types")
+"""The fields that name the kind of each layer. One layer of each kind is kept."""
+
+KEY_VALUE_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "swa_num_key_value_heads", "num_query_groups")
+"""The fields that hold the number of key and value heads, kept smaller than the heads where they were smaller."""
+
+ALWAYS_SET: Final = frozenset({"head_dim"})
+"""Fields that are set although the configuration leaves them empty: some families cannot work them out."""
+
+_FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
+    (0, ("num_kv_shared_layers", "num_nextn_predict_layers", "pad_token_id")),
+    (
+        1,
+        (
+            "bos_token_id",
+            "eos_token_id",
+            "expert_layer_offset",
+            "first_k_dense_replace",
+            "moe_layer_start_index",
+            "moe_num_shared_experts",
+            "n_group",
+            "n_shared_experts",
+            "num_dense_layers",
+            "num_expert_group",
+            "num_shared_experts",
+            "topk_group",
+        ),
+    ),
+    (
+        2,
+        (
+            "expert_layer_period",
+            "index_n_heads",
+            "linear_num_key_heads",
+            "moe_k",
+            "moe_topk",
+            "num_experts_per_tok",
+            "num_experts_per_token",
+            "o_groups",
+        ),
+    ),
+    (
+        4,
+        (
+            "attention_heads",
+            "decoder_attention_heads",
+            "encoder_attention_heads",
+            "index_topk",
+            "linear_num_heads",
+            "linear_num_value_heads",
+            "moe_num_experts",
+            "n_head",
+            "n_heads",
+            "n_routed_experts",
+            "num_attention_heads",
+            "num_decoder_attention_heads",
+            "num_experts",
+            "num_heads",
+            "num_local_experts",
+            "swa_num_attention_heads",
+            "zero_expert_num",
+        ),
+    ),
+    (
+        WINDOW,
+        (
+            "attention_chunk_size",
+            "attention_window_size",
+            "keep_window_size",
+            "local_attention",
+            "sliding_window",
+            "sliding_window_size",
+            "window_size",
+        ),
+    ),
+    (
+        8,
+        (
+            "adapter_rank",
+            "attention_head_dim",
+            "attention_head_size",
+            "block_size",
+            "chunk_size",
+            "d_head",
+            "dim_head",
+            "gated_norm_rank",
+            "head_dim",
+            "hidden_size_per_layer_input",
+            "kv_channels",
+            "laurel_rank",
+            "linear_head_dim",
+            "linear_key_head_dim",
+            "linear_value_head_dim",
+            "mamba_chunk_size",
+            "mamba_d_head",
+            "mamba_d_state",
+            "mamba_dt_rank",
+            "mamba_head_dim",
+            "mamba_headdim",
+            "mamba_n_heads",
+            "mamba_num_heads",
+            "n_mamba_heads",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "rotary_dim",
+            "router_hidden_size",
+            "ssm_state_size",
+            "state_size",
+            "swa_head_dim",
+            "time_step_rank",
+            "v_head_dim",
+        ),
+    ),
+    (
+        16,
+        (
+            "expert_ffn_hidden_size",
+            "index_head_dim",
+            "kv_lora_rank",
+            "moe_intermediate_size",
+            "moe_shared_expert_intermediate_size",
+            "o_lora_rank",
+            "q_lora_rank",
+            "shared_expert_intermediate_size",
+            "shared_experts_intermediate_size",
+        ),
+    ),
+    (
+        32,
+        (
+            "attention_hidden_size",
+            "d_model",
+            "dim_model_base",
+            "embedding_dim",
+            "embedding_size",
+            "hidden_size",
+            "input_embedding_size",
+            "lru_width",
+            "n_embd",
+            "output_embedding_size",
+            "word_embed_proj_dim",
+        ),
+    ),
+    (
+        64,
+        (
+            "d_inner",
+            "decoder_ffn_dim",
+            "dense_intermediate_size",
+            "dff",
+            "dim_ff",
+            "encoder_ffn_dim",
+            "feed_forward_size",
+            "ffn_dim",
+            "ffn_hidden_size",
+            "intermediate_size",
+            "intermediate_size_mlp",
+            "n_inner",
+        ),
+    ),
+    (
+        128,
+        (
+            "context_length",
+            "max_position_embeddings",
+            "max_seq_len",
+            "max_target_positions",
+            "model_max_length",
+            "n_ctx",
+            "n_positions",
+        ),
+    ),
+    (VOCABULARY, ("unpadded_vocab_size", "vocab_size", "vocab_size_per_layer_input")),
+)
+
+SIZES: Final[Mapping[str, int]] = {field: size for size, fields in _FIELDS_OF_SIZE for field in fields}
+"""The tiny value of each field, by its name."""
+
+EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
+    "bamba": {"attn_layer_indices": [1], "mamba_n_groups": 1},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_groups": 1},
+    "gemma3n_text": {"intermediate_size": 64, "activation_sparsity_pattern": [0.0, 0.0]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8, "n_groups": 1},
+    "nemotron": {"num_key_value_heads": 2},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "roc_bert": {"shape_vocab_size": 320, "shape_embed_dim": 32, "pronunciation_embed_dim": 32},
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+        "num_key_value_heads": 4,
+    },
+    "zamba2": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+    },
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""Fields of one family, by model type, where the sizes above contradict each other or miss a kind of layer."""

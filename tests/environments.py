@@ -46,7 +46,9 @@ def run(
 
 def tracked_files(*folders: str) -> list[str]:
     """The paths that git holds, below `folders` if any are given; links are paths of their own."""
-    return [path for path in run("git", "ls-files", "-z", *folders).stdout.split("\0") if path]
+    return [
+        path for path in run("git", "-c", "safe.directory=*", "ls-files", "-z", *folders).stdout.split("\0") if path
+    ]
 
 
 def copy_checkout(target: Path) -> Path:

@@ -18,5 +18,5 @@ from neatpack.contracts import *  # noqa: F403 - the core's own list of public n
 
 __version__: Final = "0.1.0"
 
-__all__ = ["__version__"]
+__all__: list[str] = ["__version__"]
 __all__ += contracts.__all__

@@ -14,18 +14,17 @@ BIN = Path(sys.executable).parent
 SOURCES = {"PYTHONPATH": str(REPOSITORY / "src")}
 
 
+CHECKERS = [
+    ["ruff", "check"],
+    ["ruff", "format", "--check"],
+    ["mypy"],
+    ["pyright"],
+    ["lint-imports"],
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["ruff", "check"],
-        ["ruff", "format", "--check"],
-        ["mypy"],
-        ["pyright"],
-        ["lint-imports"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", CHECKERS, ids=" ".join)
 def test_checker_finds_nothing(command: list[str]) -> None:
     run(BIN / command[0], *command[1:], env=SOURCES)
 

@@ -1,0 +1,77 @@
+"""Whatever the documents show is run, type-checked or compared with what is run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import DOCUMENTS, Block, blocks_of, commands_of
+from tests.environments import REPOSITORY, run
+from tests.packaging.test_checkers import CHECKERS
+
+LANGUAGES = {"python", "bash", "text", "toml"}
+README = REPOSITORY / "README.md"
+SOURCES = {"PYTHONPATH": str(REPOSITORY / "src")}
+
+EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def program_of(document: Path) -> str:
+    """The Python blocks of a document as one program, each line at its line number in the document."""
+    lines: list[str] = []
+    for block in blocks_of(document):
+        if block.language == "python":
+            lines += [""] * (block.line - 1 - len(lines))
+            lines += block.body.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def readme_commands() -> dict[str, Block]:
+    return {block.mark.removeprefix("command: "): block for block in blocks_of(README) if "command: " in block.mark}
+
+
+@EVERY_DOCUMENT
+def test_blocks_are_in_known_languages(document: Path) -> None:
+    assert {block.language for block in blocks_of(document)} <= LANGUAGES
+
+
+@EVERY_DOCUMENT
+def test_python_blocks_run_in_order(document: Path) -> None:
+    exec(compile(program_of(document), document, "exec"), {"__name__": document.stem})  # noqa: S102
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_python_blocks_check(checker: str, tmp_path: Path) -> None:
+    for document in DOCUMENTS:
+        (tmp_path / f"{document.stem.lower()}_blocks.py").write_text(program_of(document))
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    strict = ["--strict"] if checker == "mypy" else []
+    run(sys.executable, "-m", checker, *strict, ".", cwd=tmp_path, env={**SOURCES, "MYPYPATH": SOURCES["PYTHONPATH"]})
+
+
+def test_readme_has_two_commands_which_ci_runs() -> None:
+    assert list(readme_commands()) == ["audit", "test"]
+    script = (REPOSITORY / ".ci" / "run").read_text()
+    assert "set -- audit test" in script
+    for block in readme_commands().values():
+        assert len(commands_of(block.body)) == 1
+
+
+@EVERY_DOCUMENT
+def test_bash_blocks_hold_commands_that_are_run(document: Path) -> None:
+    known = {" ".join(command) for command in CHECKERS}
+    for block in readme_commands().values():
+        (command,) = commands_of(block.body)
+        known |= {command, *command.split(" && ")}
+    shown = [line for block in blocks_of(document) if block.language == "bash" for line in commands_of(block.body)]
+    assert [line for line in shown if line.removeprefix(".venv/bin/") not in known and line not in known] == []
+
+
+@EVERY_DOCUMENT
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text())
+    assert [target for target in targets if not (document.parent / target).exists()] == []

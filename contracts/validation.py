@@ -50,8 +50,8 @@ def checks(
         elif isinstance(value, Mapping):
             entries = cast("Mapping[object, object]", value)
             return structure_problems(owner, {str(key): entry for key, entry in entries.items()})
-        sort = "instance" if is_dataclass(owner) else "mapping with the keys"
-        return [Problem(owner.__name__, f"must be a {sort} of {owner.__name__}", "type", value=type(value).__name__)]
+        sort = "an instance" if is_dataclass(owner) else "a mapping with the keys"
+        return [Problem(owner.__name__, f"must be {sort} of {owner.__name__}", "type", value=type(value).__name__)]
 
     def is_(value: object) -> TypeIs[ConceptT]:
         return not validate(value)

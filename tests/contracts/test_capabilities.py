@@ -45,6 +45,8 @@ def test_the_seeds_signature() -> None:
     assert PackingCapabilities("document_ids", True, True) == PackingCapabilities(
         packed_mask_type="document_ids", requires_packed_sequence_metadata=True, uses_native_fa4=True
     )
+    fields = {field.name: field for field in dataclasses.fields(plain)}
+    assert [name for name, field in fields.items() if field.kw_only] == ["return_document_ids", "max_sequence_length"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         plain.packed_mask_type = "document_ids"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -83,6 +85,8 @@ def test_capabilities_are_contracts_of_both_generations(needs: PackingCapabiliti
     assert isinstance(needs, LegacyPackedSequenceContract)
     assert core.parse_packed_sequence_contract(needs) is needs
     assert core.parse_packing_capabilities(needs) is needs
+    assert core.validate_packing_capabilities(needs) == []
+    assert core.is_packing_capabilities(needs)
     assert needs.return_packed_sequence_metadata is needs.requires_packed_sequence_metadata
 
 
@@ -110,6 +114,13 @@ def test_a_contract_that_contradicts_its_older_name_is_refused() -> None:
     )
     with pytest.raises(CapabilitiesError, match="return_packed_sequence_metadata = True: contradicts"):
         core.parse_packed_sequence_contract(contract)
+
+
+def test_a_contract_is_not_yet_capabilities() -> None:
+    contract = SimpleNamespace(packed_mask_type="document_ids", requires_packed_sequence_metadata=False)
+    assert core.validate_packing_capabilities(contract) == []
+    assert not core.is_packing_capabilities(contract)
+    assert len(core.validate_packing_capabilities(object())) == 2
 
 
 def test_a_contract_that_says_nothing_of_metadata_is_refused() -> None:

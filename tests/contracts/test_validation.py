@@ -160,8 +160,14 @@ def test_optional_fields_may_be_absent_and_unknown_ones_present() -> None:
 @pytest.mark.parametrize("value", [None, 3, "cu_seqlens", [], object()])
 def test_another_type_is_refused(concept: Concept, value: object) -> None:
     assert not concept.is_(value)
-    with pytest.raises(concept.error):
+    sort = "an instance" if is_dataclass(concept.owner) else "a mapping with the keys"
+    with pytest.raises(concept.error, match=f"must be {sort} of {concept.owner.__name__}"):
         concept.parse(value)
+
+
+def test_a_batch_without_documents_is_legal() -> None:
+    empty = FakeTensor((1,), "int32")
+    assert core.is_physical_flat(core.PhysicalFlat(empty, 0))
 
 
 def test_every_problem_is_reported_at_once() -> None:

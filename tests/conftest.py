@@ -9,7 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.environments import build_distribution, copy_checkout, make_environment
+from tests.environments import REPOSITORY, build_distribution, copy_checkout, make_environment
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -37,6 +37,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository, in a folder with a space in its name."""
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("needs a git checkout")
     return copy_checkout(tmp_path_factory.mktemp("a checkout"))
 
 

@@ -1,0 +1,124 @@
+"""Saved batches, read without running code from the file."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neatpack.contracts.errors import BatchFileError, Problem, ProblemKind
+
+BatchEntry: TypeAlias = Tensor | int | str
+"""What an entry of a saved batch may be."""
+
+
+def load_batch(path: str | Path) -> dict[str, BatchEntry]:
+    """Read a batch from a file: a mapping from field names to tensors, ints and strings.
+
+    Args:
+        path: `.pt` or `.pth` (`torch.save` of a dict, read with `weights_only=True`), `.safetensors`, `.npz` (read
+            without pickle), or `.json` (an object of nested lists, numbers and strings).
+
+    Returns:
+        The entries in the order of the file, tensors on the CPU.
+
+    Raises:
+        BatchFileError: there is no such file, its kind is unknown, it cannot be read without running code from it,
+            or it holds something else than a batch.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "batch.json")
+        ...     _ = path.write_text('{"document_ids": [[1, 1, 2, 0]], "max_seqlen": 2}')
+        ...     load_batch(path)
+        {'document_ids': tensor([[1, 1, 2, 0]]), 'max_seqlen': 2}
+    """
+    path = Path(path)
+    read = _READERS.get(path.suffix.lower())
+    if read is None:
+        remedy = f"Save it as one of {', '.join(sorted(_READERS))}."
+        raise _error(path, f"is of an unknown kind, {path.suffix!r}", "unsupported", remedy)
+    if not path.is_file():
+        raise _error(path, "there is no such file", "missing", "Check the path.")
+    content = read(path)
+    if not isinstance(content, Mapping) or not content:
+        remedy = "Save one mapping from field names to tensors."
+        raise _error(path, f"must hold a mapping with entries, not {type(content).__name__}", "type", remedy)
+    entries = cast("Mapping[object, object]", content)
+    return {str(name): _entry(path, str(name), value) for name, value in entries.items()}
+
+
+def _read_torch(path: Path) -> object:
+    try:
+        return cast("object", torch.load(path, map_location="cpu", weights_only=True))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+        remedy = "Save a plain dict of tensors; whatever needs code to be rebuilt is refused."
+        raise _error(path, "cannot be read as weights only", "unsupported", remedy) from error
+
+
+def _read_safetensors(path: Path) -> object:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise _error(path, "needs safetensors", "missing", "Run `pip install safetensors`.") from error
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise _error(path, f"is no safetensors file ({error})", "value", "Save it again.") from error
+
+
+def _read_numpy(path: Path) -> object:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        remedy = "Save it with `numpy.savez`, arrays of numbers only."
+        raise _error(path, f"cannot be read without pickle ({error})", "unsupported", remedy) from error
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return cast("object", json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, OSError, RecursionError) as error:
+        raise _error(path, f"is no JSON ({error})", "value", "Save an object of nested lists.") from error
+
+
+_READERS: Final[Mapping[str, Callable[[Path], object]]] = {
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".safetensors": _read_safetensors,
+    ".npz": _read_numpy,
+    ".json": _read_json,
+}
+
+
+def _entry(path: Path, name: str, value: object) -> BatchEntry:
+    if isinstance(value, bool) or not isinstance(value, (Tensor, int, str)):
+        value = _tensor(path, name, value)
+    if isinstance(value, Tensor) and value.layout is not torch.strided:
+        raise _error(path, f"{name} is a {value.layout} tensor", "type", "Save dense tensors.")
+    return value
+
+
+def _tensor(path: Path, name: str, value: object) -> Tensor:
+    remedy = "Save tensors, nested lists of numbers with rows of equal length, ints and strings."
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"of kind {array.dtype}")
+        return torch.from_numpy(np.array(array))
+    except (ValueError, TypeError) as error:
+        raise _error(path, f"{name} is no tensor ({error})", "type", remedy) from error
+
+
+def _error(path: Path, message: str, kind: ProblemKind, remedy: str) -> BatchFileError:
+    return BatchFileError(Problem(str(path), message, kind, remedy=remedy))

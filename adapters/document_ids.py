@@ -1,0 +1,206 @@
+"""Document ids themselves: checks, canonical numbers, and ids from what other packages ship in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import TypeIs
+
+from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments
+from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
+
+
+def validate_document_ids(value: object, *, field: str = "document_ids") -> list[Problem]:
+    """List what keeps `value` from being document ids: integer, `[batch, sequence]`, each id of a row one run.
+
+    Args:
+        value: anything.
+        field: what the problems call it.
+
+    Example:
+        >>> [str(problem) for problem in validate_document_ids(torch.tensor([[1, 2, 1]]))]
+        ['document_ids[row 0, position 2] = 1: id comes back after another id; it stood last at position 0. Give each \
+document of a row an id of its own, and keep its tokens together.']
+    """
+    try:
+        scan_segments(value, field=field)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    except DocumentIdsError as error:
+        return list(error.problems)
+    return []
+
+
+def is_document_ids(value: object) -> TypeIs[Tensor]:
+    """Tell whether `value` is document ids.
+
+    Example:
+        >>> is_document_ids(torch.tensor([[2, 2, 1, 0]])), is_document_ids(torch.tensor([[True, False]]))
+        (True, False)
+    """
+    return not validate_document_ids(value)
+
+
+def parse_document_ids(value: object, *, field: str = "document_ids") -> Tensor:
+    """Check ids and give them canonical numbers, int64 `[batch, sequence]`.
+
+    Raises:
+        DocumentIdsError: with every problem found.
+
+    Example:
+        >>> parse_document_ids(torch.tensor([[7, 7, 3, 0]], dtype=torch.int8))
+        tensor([[1, 1, 2, 0]])
+    """
+    segments = scan_segments(value, field=field)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return canonical_document_ids(segments)
+
+
+def canonical_document_ids(document_ids: Tensor | Segments) -> Tensor:
+    """Number the documents of each row 1, 2, ... in row order; padding and holes stay 0.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`.
+
+    Returns:
+        int64 `[batch, sequence]`, a new tensor.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+
+    Example:
+        >>> canonical_document_ids(torch.tensor([[9, 0, 9, 4], [5, 5, 0, 0]]))
+        tensor([[1, 0, 1, 2],
+                [1, 1, 0, 0]])
+    """
+    segments = as_segments(document_ids)
+    documents = segments.documents
+    numbers = np.zeros(segments.ids.size, np.int64)
+    kept = np.flatnonzero(segments.ids)
+    owner = np.searchsorted(documents.starts, segments.bounds[kept], side="right") - 1
+    numbers[kept] = documents.ranks[owner] + 1
+    ids = np.repeat(numbers, segments.lengths)
+    return segments.tensor(ids.reshape(segments.batch, segments.sequence))
+
+
+def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    """Find the documents from text positions: one ends where the next position is not the successor.
+
+    The first token of a row opens a document whatever its position. Padding has to be given: its positions look
+    like documents of their own, whatever they hold. A token after padding that goes on counting belongs to the
+    document before it, so the padding is a hole.
+
+    Args:
+        position_ids: any integer dtype, `[batch, sequence]`. Multi-axis positions are refused: two image patches
+            share a coordinate, so they do not tell where a document ends.
+        padding_mask: bool, `[batch, sequence]`, True at padding; None where there is none.
+
+    Returns:
+        Canonical ids, int64 `[batch, sequence]`.
+
+    Raises:
+        EncodingError: wrong type, rank, shape, dtype or device.
+
+    Example:
+        >>> document_ids_from_positions(torch.tensor([[3, 4, 0, 1, 2, 0, 0]]), torch.arange(7)[None] > 4)
+        tensor([[1, 1, 2, 2, 2, 0, 0]])
+    """
+    problems = _position_problems(position_ids, padding_mask)
+    if problems:
+        raise EncodingError(*problems)
+    mask = torch.zeros_like(position_ids, dtype=torch.bool) if padding_mask is None else padding_mask
+    positions, padding = read_on_host(position_ids, mask)
+    kept = padding == 0
+    rows, places = np.nonzero(kept)
+    # Within a document, position minus place is constant, also across a hole.
+    origins = positions[kept].astype(np.int64) - places
+    opens = np.ones(rows.size, np.bool_)
+    opens[1:] = (rows[1:] != rows[:-1]) | (origins[1:] != origins[:-1])
+    documents = np.cumsum(opens)
+    before = np.zeros(position_ids.shape[0], np.int64)
+    heads = np.flatnonzero(np.diff(rows, prepend=-1))
+    before[rows[heads]] = documents[heads] - 1
+    ids = np.zeros(position_ids.shape, np.int64)
+    ids[kept] = documents - before[rows]
+    return torch.from_numpy(ids).to(position_ids.device)
+
+
+def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length: int) -> Tensor:
+    """Lay documents end to end in each row; what is left of the row is padding.
+
+    Args:
+        lengths: for each row, the tokens of its documents in order. Each is positive.
+        sequence_length: places of a row.
+
+    Returns:
+        Canonical ids, int64 `[batch, sequence_length]`, on the CPU.
+
+    Raises:
+        EncodingError: no row, a length that is not positive, or a row that is longer than `sequence_length`.
+
+    Example:
+        >>> document_ids_from_lengths([[2, 1], [4]], 4)
+        tensor([[1, 1, 2, 0],
+                [1, 1, 1, 1]])
+    """
+    problems = _length_problems(lengths, sequence_length)
+    if problems:
+        raise EncodingError(*problems)
+    ids = np.zeros((len(lengths), sequence_length), np.int64)
+    for row, row_lengths in enumerate(lengths):
+        ids[row, : sum(row_lengths)] = np.repeat(np.arange(1, len(row_lengths) + 1), row_lengths)
+    return torch.from_numpy(ids)
+
+
+def _position_problems(position_ids: object, padding_mask: object) -> list[Problem]:
+    problems = integer_rows_problems(position_ids, "position_ids")
+    if problems or padding_mask is None or not isinstance(position_ids, Tensor):
+        return problems
+    if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool:
+        found = padding_mask.dtype if isinstance(padding_mask, Tensor) else type(padding_mask).__name__
+        remedy = "Give True at padding: `tokens_are_padding.bool()`."
+        return [Problem("padding_mask", "must be a bool tensor", "dtype", value=found, remedy=remedy)]
+    return same_place_problems(padding_mask, position_ids, "padding_mask", "position_ids")
+
+
+def integer_rows_problems(value: object, field: str) -> list[Problem]:
+    """List what keeps a value from being a nonempty integer tensor `[batch, sequence]` with data."""
+    if not isinstance(value, Tensor):
+        return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__)]
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        return [Problem(field, "must hold integers", "dtype", value=value.dtype, remedy="Convert it to int64.")]
+    if value.ndim != 2 or value.numel() == 0:
+        remedy = "Give one value per token; one row alone is [1, sequence]."
+        message = "must be [batch, sequence] and not empty"
+        return [Problem(field, message, "rank", value=tuple(value.shape), remedy=remedy)]
+    if value.device.type == "meta":
+        return [Problem(field, "is a meta tensor, without data", "device", value="meta")]
+    return []
+
+
+def same_place_problems(value: Tensor, reference: Tensor, field: str, reference_field: str) -> list[Problem]:
+    """List how a tensor of tokens differs from another in shape or device."""
+    if value.shape != reference.shape:
+        message = f"must have the shape of {reference_field}, {tuple(reference.shape)}"
+        return [Problem(field, message, "shape", value=tuple(value.shape))]
+    if value.device != reference.device:
+        message = f"must lie where {reference_field} lies, on {reference.device}"
+        return [Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")]
+    return []
+
+
+def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> list[Problem]:
+    if not lengths or sequence_length < 1:
+        remedy = "Give at least one row of at least one place."
+        return [Problem("lengths", "describe an empty batch", "shape", value=len(lengths), remedy=remedy)]
+    problems: list[Problem] = []
+    for row, row_lengths in enumerate(lengths):
+        for place, length in enumerate(row_lengths):
+            if length < 1:
+                remedy = "Leave empty documents out."
+                problems.append(Problem("lengths", "must be positive", "value", row, place, length, remedy))
+        if sum(row_lengths) > sequence_length:
+            remedy = "Nothing is truncated: give a longer row or fewer documents."
+            message = f"documents of the row need more than {sequence_length} places"
+            problems.append(Problem("lengths", message, "value", row, value=sum(row_lengths), remedy=remedy))
+    return problems

@@ -1,0 +1,339 @@
+"""Gathered coordinates: only kept tokens count, padding and holes are removed. NEAT metadata and its flat form.
+
+An `attention_mask` here is document ids, or a plain 0/1 or bool mask, which is one document per row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.adapters.document_ids import integer_rows_problems
+from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host
+from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
+from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
+from neatpack.contracts.fields import UNUSED_OFFSET
+
+
+def get_seqlens_in_batch(attention_mask: Tensor | Segments) -> Tensor:
+    """Count the tokens of each document, rows in order and documents in row order.
+
+    Args:
+        attention_mask: any integer dtype or bool, `[batch, sequence]`, 0 at padding.
+
+    Returns:
+        int64 `[documents]`; empty where all is padding.
+
+    Raises:
+        DocumentIdsError: the mask is malformed.
+
+    Example:
+        >>> get_seqlens_in_batch(torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]]))
+        tensor([2, 1, 1, 3])
+    """
+    segments = _mask_segments(attention_mask)
+    return segments.tensor(segments.documents.lengths)
+
+
+def get_unpad_data(attention_mask: Tensor | Segments) -> tuple[Tensor, Tensor, int]:
+    """Give what unpads a batch for a varlen kernel: kept tokens of all rows as one stream.
+
+    Args:
+        attention_mask: any integer dtype or bool, `[batch, sequence]`, 0 at padding.
+
+    Returns:
+        Indices of kept tokens in the flattened `batch * sequence`, int64 `[tokens]`; gathered offsets, int32
+        `[documents + 1]`; and the tokens of the longest document.
+
+    Raises:
+        DocumentIdsError: the mask is malformed, or all is padding.
+
+    Example:
+        >>> get_unpad_data(torch.tensor([[1, 1, 0], [1, 2, 2]]))
+        (tensor([0, 1, 3, 4, 5]), tensor([0, 2, 3, 5], dtype=torch.int32), 2)
+    """
+    segments = _mask_segments(attention_mask)
+    _require_documents(segments, "Leave such batches out, or use gathered_flat.")
+    flat = gathered_flat(segments)
+    return flat.token_indices, flat.cu_seqlens, flat.max_seqlen
+
+
+def build_packed_sequence_metadata(
+    attention_mask: Tensor | Segments, *, allow_empty: bool = False
+) -> PackedSequenceMetadata[Tensor]:
+    """Give NEAT metadata: gathered, batch-major, so that a pipeline schedule may cut it along the rows.
+
+    Args:
+        attention_mask: any integer dtype or bool, `[batch, sequence]`, 0 at padding.
+        allow_empty: accept a batch of nothing but padding, as zero documents.
+
+    Returns:
+        `packed_token_indices`, int64 `[batch, sequence]`: the row-local index of each kept token, -1 elsewhere.
+        `cu_seqlens`, int32 `[batch, most documents of a row + 1]`: row-local gathered offsets, -1 where unused.
+        `max_seqlen`: the tokens of the longest document of the batch.
+
+    Raises:
+        DocumentIdsError: the mask is malformed, or all is padding and `allow_empty` is False.
+
+    Example:
+        >>> metadata = build_packed_sequence_metadata(torch.tensor([[1, 1, 2, 0], [1, 1, 1, 1]]))
+        >>> metadata["cu_seqlens"], metadata["max_seqlen"]
+        (tensor([[ 0,  2,  3],
+                [ 0,  4, -1]], dtype=torch.int32), 4)
+    """
+    segments = _mask_segments(attention_mask)
+    if not allow_empty:
+        _require_documents(segments, "Leave such batches out, or pass allow_empty=True.")
+    rows = gathered_rows(segments)
+    return {
+        "packed_token_indices": rows.packed_token_indices,
+        "cu_seqlens": rows.cu_seqlens,
+        "max_seqlen": rows.max_seqlen,
+    }
+
+
+def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
+    """Give the kept tokens of each row, and the offsets of its documents among them.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+
+    Example:
+        >>> gathered_rows(torch.tensor([[1, 0, 2, 2]])).packed_token_indices
+        tensor([[ 0, -1,  2,  3]])
+    """
+    segments = as_segments(document_ids)
+    indices = np.empty((segments.batch, segments.sequence), np.int64)
+    indices[:] = np.arange(segments.sequence)
+    flat = indices.reshape(-1)
+    for run in np.flatnonzero(segments.ids == 0).tolist():
+        flat[segments.bounds[run] : segments.bounds[run + 1]] = UNUSED_OFFSET
+    documents = segments.documents
+    offsets = np.full((segments.batch, int(documents.counts.max()) + 1), UNUSED_OFFSET, np.int32)
+    offsets[:, 0] = 0
+    ends = np.cumsum(documents.lengths)
+    ends -= (ends - documents.lengths)[np.arange(ends.size) - documents.ranks]
+    offsets[documents.rows, documents.ranks + 1] = ends
+    return GatheredRows(segments.tensor(indices), segments.tensor(offsets), documents.longest)
+
+
+def gathered_flat(document_ids: Tensor | Segments) -> GatheredFlat[Tensor]:
+    """Give the kept tokens of all rows as one stream; a batch of padding alone has no token and the offsets `[0]`.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+
+    Example:
+        >>> flat = gathered_flat(torch.tensor([[1, 0, 1], [1, 0, 0]]))
+        >>> flat.token_indices, flat.cu_seqlens
+        (tensor([0, 2, 3]), tensor([0, 2, 3], dtype=torch.int32))
+    """
+    segments = as_segments(document_ids)
+    documents = segments.documents
+    kept = np.flatnonzero(segments.ids)
+    lengths = segments.lengths[kept]
+    shift = segments.bounds[kept] - (np.cumsum(lengths) - lengths)
+    indices = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
+    return GatheredFlat(segments.tensor(indices), segments.tensor(_offsets(documents.lengths)), documents.longest)
+
+
+def flatten_packed_sequence_metadata(
+    packed_token_indices: Tensor, cu_seqlens: Tensor, batch_size: int, sequence_length: int
+) -> tuple[Tensor, Tensor]:
+    """Turn batch-major NEAT metadata into one stream, after a pipeline schedule has cut the batch.
+
+    Metadata that is flat already is checked and given back, so that it is safe to call this twice.
+
+    Args:
+        packed_token_indices: int32 or int64, `[batch, sequence]`, row-local, negative where unused; or `[tokens]`
+            indices into the flattened `batch * sequence`. Ascending within each row.
+        cu_seqlens: int32 or int64 gathered offsets, `[batch, boundaries]`, row-local, negative after the last one;
+            or `[documents + 1]`.
+        batch_size: rows of the current microbatch.
+        sequence_length: places of a row.
+
+    Returns:
+        Flat indices, int64 `[tokens]`, and flat offsets in the dtype of `cu_seqlens`, `[documents + 1]`. A
+        microbatch of padding alone gives no token and the offsets `[0]`.
+
+    Raises:
+        EncodingError: the two do not belong together, or not to this batch.
+
+    Example:
+        >>> indices, offsets = torch.tensor([[0, 1, -1], [0, 1, 2]]), torch.tensor([[0, 2], [0, 3]])
+        >>> flatten_packed_sequence_metadata(indices, offsets, batch_size=2, sequence_length=3)
+        (tensor([0, 1, 3, 4, 5]), tensor([0, 2, 5]))
+    """
+    problems = _metadata_form_problems(packed_token_indices, cu_seqlens, batch_size, sequence_length)
+    if problems:
+        raise EncodingError(*problems)
+    indices, offsets = read_on_host(packed_token_indices, cu_seqlens)
+    if indices.ndim == 1:
+        _require_flat(indices, offsets, batch_size, sequence_length)
+        return packed_token_indices.to(torch.int64), cu_seqlens
+    used = np.cumsum(offsets < 0, axis=1) == 0
+    _require_rows(indices, offsets, used, sequence_length)
+    rows, places = np.nonzero(indices >= 0)
+    flat = indices[rows, places].astype(np.int64) + rows * sequence_length
+    lengths = np.diff(offsets.astype(np.int64), axis=1)[used[:, 1:]]
+    flat_offsets = torch.from_numpy(np.append(0, np.cumsum(lengths))).to(cu_seqlens.dtype)
+    return torch.from_numpy(flat).to(packed_token_indices.device), flat_offsets.to(cu_seqlens.device)
+
+
+def document_ids_from_metadata(packed_token_indices: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Find the ids again from batch-major NEAT metadata.
+
+    Args:
+        packed_token_indices: int32 or int64, `[batch, sequence]`, row-local, negative where unused.
+        cu_seqlens: int32 or int64, `[batch, boundaries]`, row-local gathered offsets, negative where unused.
+
+    Returns:
+        Canonical ids, int64 `[batch, sequence]`; holes are 0.
+
+    Raises:
+        EncodingError: the two do not belong together.
+
+    Example:
+        >>> document_ids_from_metadata(torch.tensor([[0, -1, 2, 3]]), torch.tensor([[0, 2, 3]]))
+        tensor([[1, 0, 1, 2]])
+    """
+    problems = integer_rows_problems(packed_token_indices, "packed_token_indices")
+    if problems:
+        raise EncodingError(*problems)
+    batch, sequence = packed_token_indices.shape
+    flat_indices, flat_offsets = flatten_packed_sequence_metadata(packed_token_indices, cu_seqlens, batch, sequence)
+    indices, offsets = read_on_host(flat_indices, flat_offsets)
+    lengths = np.diff(offsets)
+    lengths = lengths[lengths > 0]
+    rows = indices[np.cumsum(lengths) - lengths] // sequence
+    before = np.searchsorted(rows, rows)
+    ids = np.zeros(batch * sequence, np.int64)
+    ids[indices] = np.repeat(np.arange(1, rows.size + 1) - before, lengths)
+    return torch.from_numpy(ids.reshape(batch, sequence)).to(packed_token_indices.device)
+
+
+def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:
+    """Tell whether a 2-D mask numbers documents: whether any value is greater than 1.
+
+    A row of one document is a plain 0/1 mask as well, and gives False. This reads from the device.
+
+    Args:
+        attention_mask: any tensor, or None.
+
+    Example:
+        >>> is_indexed_packed_mask(torch.tensor([[1, 1, 2, 0]])), is_indexed_packed_mask(torch.tensor([[1, 1, 0]]))
+        (True, False)
+    """
+    if attention_mask is None or attention_mask.ndim != 2 or attention_mask.dtype == torch.bool:
+        return False
+    return attention_mask.numel() > 0 and bool((attention_mask > 1).any())
+
+
+def _mask_segments(attention_mask: Tensor | Segments) -> Segments:
+    mask = cast("object", attention_mask)
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        return as_segments(mask.view(torch.uint8), field="attention_mask")
+    return as_segments(attention_mask, field="attention_mask")
+
+
+def _require_documents(segments: Segments, remedy: str) -> None:
+    if not segments.documents.lengths.size:
+        message = "must contain at least one valid token, but all is padding"
+        raise DocumentIdsError(Problem("attention_mask", message, "value", remedy=remedy))
+
+
+def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
+    offsets = np.zeros(lengths.size + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _metadata_form_problems(indices: object, offsets: object, batch: int, sequence: int) -> list[Problem]:
+    problems: list[Problem] = []
+    for field, value in (("packed_token_indices", indices), ("cu_seqlens", offsets)):
+        if not isinstance(value, Tensor):
+            problems.append(Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__))
+        elif value.dtype not in (torch.int32, torch.int64):
+            problems.append(Problem(field, "must be int32 or int64", "dtype", value=value.dtype))
+        elif value.device.type == "meta":
+            problems.append(Problem(field, "is a meta tensor, without data", "device", value="meta"))
+    if problems or not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
+        return problems
+    if indices.device != offsets.device:
+        message = f"must lie where packed_token_indices lies, on {indices.device}"
+        return [Problem("cu_seqlens", message, "device", value=offsets.device)]
+    if batch * sequence > INT32_MAX:
+        message = f"has more places than int32 offsets can count, {INT32_MAX}"
+        return [Problem("packed_token_indices", message, "shape", value=(batch, sequence))]
+    return _metadata_shape_problems(tuple(indices.shape), tuple(offsets.shape), batch, sequence)
+
+
+def _metadata_shape_problems(
+    indices: tuple[int, ...], offsets: tuple[int, ...], batch: int, sequence: int
+) -> list[Problem]:
+    remedy = "Cut metadata and tokens along the same rows, and flatten after the cut."
+    if len(indices) == 1 and len(offsets) == 1:
+        if offsets[0] < 1:
+            return [Problem("cu_seqlens", "must start at zero", "shape", value=offsets, remedy=remedy)]
+        return []
+    if indices != (batch, sequence):
+        message = f"must be [tokens], or [batch, sequence] = {(batch, sequence)} as the tokens are"
+        return [Problem("packed_token_indices", message, "shape", value=indices, remedy=remedy)]
+    if len(offsets) != 2 or offsets[0] != batch or offsets[1] < 1:
+        message = f"must be [{batch}, boundaries], with at least one boundary"
+        return [Problem("cu_seqlens", message, "shape", value=offsets, remedy=remedy)]
+    return []
+
+
+def _require_flat(indices: npt.NDArray[Any], offsets: npt.NDArray[Any], batch: int, sequence: int) -> None:
+    """Check flat metadata: offsets cover the indices, indices ascend within the batch, no document leaves its row."""
+    if offsets[0] != 0 or offsets[-1] != indices.size or bool((np.diff(offsets) < 0).any()):
+        message = f"must start at zero, never fall, and end at the number of token indices, {indices.size}"
+        raise EncodingError(Problem("cu_seqlens", message, "value", value=offsets.tolist()[-1]))
+    wrong = np.ones(indices.size, np.bool_)
+    wrong[1:] = indices[1:] <= indices[:-1]
+    wrong[:1] = indices[:1] < 0
+    wrong |= indices >= batch * sequence
+    if bool(wrong.any()):
+        position = int(np.argmax(wrong))
+        message = f"must ascend from 0 to below batch * sequence = {batch * sequence}"
+        value = int(indices[position])
+        raise EncodingError(Problem("packed_token_indices", message, "value", position=position, value=value))
+    filled = np.flatnonzero(np.diff(offsets))
+    first, last = indices[offsets[filled]], indices[offsets[filled + 1] - 1]
+    crossing = np.flatnonzero(first // sequence != last // sequence)
+    if crossing.size:
+        document = int(filled[crossing[0]])
+        message = f"document {document} continues into the next row"
+        remedy = "Add a boundary where each row ends."
+        row = int(first[crossing[0]] // sequence)
+        raise EncodingError(Problem("cu_seqlens", message, "value", row, document, remedy=remedy))
+
+
+def _require_rows(
+    indices: npt.NDArray[Any], offsets: npt.NDArray[Any], used: npt.NDArray[np.bool_], sequence: int
+) -> None:
+    """Check batch-major metadata row by row, and name the first row that is wrong."""
+    last = np.where(used, offsets, 0).max(axis=1)
+    faults = {
+        "must start at zero": offsets[:, 0] != 0,
+        "has a boundary after an unused one": ((offsets >= 0) & ~used).any(axis=1),
+        "must never fall": ((np.diff(offsets, axis=1) < 0) & used[:, 1:]).any(axis=1),
+        "must end at the number of kept tokens of the row": last != (indices >= 0).sum(axis=1),
+    }
+    for message, wrong in faults.items():
+        if bool(wrong.any()):
+            row = int(np.argmax(wrong))
+            raise EncodingError(Problem("cu_seqlens", message, "value", row, value=offsets[row].tolist()))
+    greatest = np.maximum.accumulate(indices, axis=1)
+    wrong = indices >= sequence
+    wrong[:, 1:] |= (indices[:, 1:] >= 0) & (indices[:, 1:] <= greatest[:, :-1])
+    if bool(wrong.any()):
+        row, position = (int(axis[0]) for axis in np.nonzero(wrong))
+        message = f"must ascend within the row and stay below its length, {sequence}"
+        value = int(indices[row, position])
+        raise EncodingError(Problem("packed_token_indices", message, "value", row, position, value))

@@ -1,0 +1,102 @@
+"""Labels: no target may cross a boundary of the documents that attention sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from neatpack.adapters.document_ids import integer_rows_problems
+from neatpack.adapters.segments import Segments, as_segments
+from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
+from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.contracts.fields import IGNORED_LABEL
+
+
+def mask_labels(
+    labels: Tensor,
+    attention_document_ids: Tensor | Segments,
+    label_shift: LabelShift,
+    *,
+    inside: Tensor | Segments | None = None,
+) -> Tensor:
+    """Set to -100 every label whose target crosses a boundary, or stands at a hole or at padding.
+
+    A target is a pair: a token, and the next one that it should predict. It stays where both are in one document.
+
+    Args:
+        labels: integer, `[batch, sequence]`, -100 where there is no target.
+        attention_document_ids: any integer dtype, `[batch, sequence]`: the boundaries.
+        label_shift: who shifted the labels. "model": nobody yet, labels are the tokens and the model shifts, so the
+            first label of each document goes. "stream": the row as a whole, so the last label of each document
+            goes. "document": each document on its own, so its last label is its own target and stays.
+        inside: ids of documents that targets stay inside as well: the structural ids, where attention joins them.
+
+    Returns:
+        A new tensor in the dtype of `labels`.
+
+    Raises:
+        DocumentIdsError: ids are malformed.
+        EncodingError: labels are no integers of the same shape on the same device, or no such `label_shift`.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[1, 1, 1, 2, 2, 0]])
+        >>> mask_labels(torch.tensor([[10, 11, 12, 20, 21, 0]]), ids, "model")
+        tensor([[-100,   11,   12, -100,   21, -100]])
+        >>> mask_labels(torch.tensor([[11, 12, 20, 21, 0, 0]]), ids, "stream")
+        tensor([[  11,   12, -100,   21, -100, -100]])
+    """
+    segments = as_segments(attention_document_ids, field="attention_document_ids")
+    bounds = [segments] if inside is None else [segments, as_segments(inside)]
+    problems = _problems(labels, bounds, label_shift)
+    if problems:
+        raise EncodingError(*problems)
+    dropped = np.logical_or.reduce([_crossing(each, label_shift) for each in bounds])
+    return labels.masked_fill(segments.tensor(dropped), IGNORED_LABEL)
+
+
+def count_valid_targets(labels: Tensor) -> Tensor:
+    """Count the targets of final labels, the divisor of a summed loss: int64, no dimension, on the labels' device.
+
+    Sum it over microbatches and ranks before you divide.
+
+    Example:
+        >>> import torch
+        >>> count_valid_targets(torch.tensor([[-100, 11, 12, -100]]))
+        tensor(2)
+    """
+    return (labels != IGNORED_LABEL).sum()
+
+
+def _crossing(segments: Segments, label_shift: LabelShift) -> npt.NDArray[np.bool_]:
+    """Mark the places whose label goes."""
+    dropped = np.repeat(segments.ids == 0, segments.lengths)
+    kept = np.flatnonzero(segments.ids)
+    if label_shift == "model":
+        dropped[segments.bounds[kept]] = True
+    else:
+        lasts = segments.bounds[kept + 1] - 1
+        if label_shift == "document":
+            # Before a hole the target is the hole's token; at the end of a document it is the document's own.
+            lasts = np.setdiff1d(lasts, segments.documents.ends - 1, assume_unique=True)
+        dropped[lasts] = True
+    return dropped.reshape(segments.batch, segments.sequence)
+
+
+def _problems(labels: object, bounds: list[Segments], label_shift: object) -> list[Problem]:
+    problems = integer_rows_problems(labels, "labels")
+    if label_shift not in LABEL_SHIFTS:
+        remedy = f"State who shifted the labels: one of {', '.join(map(repr, LABEL_SHIFTS))}."
+        problems.append(Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy))
+    if not isinstance(labels, Tensor):
+        return problems
+    for segments in bounds:
+        shape = (segments.batch, segments.sequence)
+        if tuple(labels.shape) != shape:
+            message = f"must have the shape of the document ids, {shape}"
+            problems.append(Problem("labels", message, "shape", value=tuple(labels.shape)))
+        elif labels.device != segments.device:
+            message = f"must lie where the document ids lie, on {segments.device}"
+            problems.append(Problem("labels", message, "device", value=labels.device))
+    return problems

@@ -1,0 +1,95 @@
+"""Dense 4-D masks, for attention that takes no boundaries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.visibility import fill_visible, require_window, visible_squares
+from neatpack.contracts.errors import EncodingError, Problem
+
+MASK_BYTES_LIMIT: Final = 2**33
+"""The largest mask that is built unless asked for: 8 GiB."""
+
+
+def build_block_causal_mask(
+    document_ids: Tensor | Segments,
+    dtype: torch.dtype = torch.bool,
+    window: int | None = None,
+    *,
+    max_bytes: int = MASK_BYTES_LIMIT,
+) -> Tensor:
+    """Give the mask of causal attention inside documents. Padding and holes attend to themselves alone.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
+        dtype: bool, where True allows; or a floating dtype to be added to scores, 0 where allowed and the lowest
+            finite number elsewhere, so that no backend makes NaN of a row.
+        window: how many places a query sees, its own included; None for no limit.
+        max_bytes: refuse to build a larger mask.
+
+    Returns:
+        `[batch, 1, sequence, sequence]`, queries before keys, on the device of the ids.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+        EncodingError: the dtype or the window is no such thing, or the mask would be larger than `max_bytes`.
+
+    Example:
+        >>> build_block_causal_mask(torch.tensor([[1, 1, 2, 0]]))[0, 0].int()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [0, 0, 1, 0],
+                [0, 0, 0, 1]], dtype=torch.int32)
+        >>> build_block_causal_mask(torch.tensor([[1, 2]]), torch.float16)[0, 0]
+        tensor([[     0., -65504.],
+                [-65504.,      0.]], dtype=torch.float16)
+    """
+    require_window(window)
+    if dtype != torch.bool and not dtype.is_floating_point:
+        remedy = "Give torch.bool, or the floating dtype of the scores."
+        raise EncodingError(Problem("dtype", "is no mask dtype", "dtype", value=dtype, remedy=remedy))
+    segments = as_segments(document_ids)
+    _require_size(segments, dtype, max_bytes)
+    visible = _visible(segments, window)
+    if dtype == torch.bool:
+        return visible
+    mask = torch.full(visible.shape, torch.finfo(dtype).min, dtype=dtype, device=segments.device)
+    return mask.masked_fill_(visible, 0.0)
+
+
+def block_causal_mask_bytes(batch: int, sequence: int, dtype: torch.dtype = torch.bool) -> int:
+    """Tell the size of a mask before it is built, in bytes.
+
+    Example:
+        >>> block_causal_mask_bytes(4, 8192)
+        268435456
+    """
+    return batch * sequence * sequence * dtype.itemsize
+
+
+def _visible(segments: Segments, window: int | None) -> Tensor:
+    sequence = segments.sequence
+    visible = torch.zeros(segments.batch, 1, sequence, sequence, dtype=torch.bool, device=segments.device)
+    for square in visible_squares(segments):
+        places = slice(square.start, square.stop)
+        fill_visible(visible[square.row, 0, places, places], window)
+    for hole in segments.holes.tolist():
+        row, start = segments.split(hole)
+        places = slice(start, start + int(segments.lengths[hole]))
+        visible[row, 0, places] = False
+        visible[row, 0, :, places] = False
+    visible.diagonal(dim1=-2, dim2=-1).fill_(True)
+    return visible
+
+
+def _require_size(segments: Segments, dtype: torch.dtype, max_bytes: int) -> None:
+    size = block_causal_mask_bytes(segments.batch, segments.sequence, dtype)
+    if size > max_bytes:
+        shape = (segments.batch, 1, segments.sequence, segments.sequence)
+        message = f"a mask of this shape takes {size} bytes, and at most {max_bytes} are allowed"
+        remedy = "Use a consumer that needs no mask, `hf_flash` or `reference`, or raise max_bytes."
+        raise EncodingError(Problem("document_ids", message, "unsupported", value=shape, remedy=remedy))

@@ -1,0 +1,177 @@
+"""Physical coordinates: every place of the padded rows counts, laid end to end; padding is segments of its own."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.adapters.document_ids import same_place_problems
+from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host
+from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat
+from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
+
+PaddingSegments = Literal["split", "run"]
+"""How padding is cut into segments: no longer than the longest document, or one segment a run."""
+
+PADDING_SEGMENTS: Final[tuple[PaddingSegments, ...]] = get_args(PaddingSegments)
+
+
+def flash_varlen_kwargs(
+    document_ids: Tensor | Segments, padding: PaddingSegments = "split"
+) -> FlashVarlenKwargs[Tensor]:
+    """Give the four arguments by which Hugging Face flash attention learns the documents of a flattened batch.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
+        padding: "split" cuts padding into segments no longer than the longest document (at least 1), so that it
+            never sets `max_length`; "run" keeps each run of padding as one segment.
+
+    Returns:
+        `cu_seq_lens_q` and `cu_seq_lens_k`, one int32 tensor `[segments + 1]` from 0 to `batch * sequence`, and
+        `max_length_q` and `max_length_k`, the places of the longest segment.
+
+    Raises:
+        DocumentIdsError: the ids are malformed, or have a hole, which contiguous segments cannot express.
+        EncodingError: no such `padding`.
+
+    Example:
+        >>> kwargs = flash_varlen_kwargs(torch.tensor([[1, 1, 2, 0, 0, 0]]))
+        >>> kwargs["cu_seq_lens_q"].tolist(), kwargs["max_length_q"]
+        ([0, 2, 3, 5, 6], 2)
+        >>> flash_varlen_kwargs(torch.tensor([[1, 1, 2, 0, 0, 0]]), "run")["cu_seq_lens_q"].tolist()
+        [0, 2, 3, 6]
+    """
+    flat = physical_offsets(document_ids, padding)
+    return {
+        "cu_seq_lens_q": flat.cu_seqlens,
+        "cu_seq_lens_k": flat.cu_seqlens,
+        "max_length_q": flat.max_seqlen,
+        "max_length_k": flat.max_seqlen,
+    }
+
+
+def physical_offsets(document_ids: Tensor | Segments, padding: PaddingSegments = "split") -> PhysicalFlat[Tensor]:
+    """Give the offsets of documents and padding over the flattened batch; no segment continues into the next row.
+
+    Args:
+        document_ids: as `flash_varlen_kwargs`.
+        padding: as `flash_varlen_kwargs`.
+
+    Raises:
+        DocumentIdsError: the ids are malformed, or have a hole.
+        EncodingError: no such `padding`.
+
+    Example:
+        >>> physical_offsets(torch.tensor([[2, 2], [2, 0]])).cu_seqlens
+        tensor([0, 2, 3, 4], dtype=torch.int32)
+    """
+    if padding not in PADDING_SEGMENTS:
+        remedy = f"Give one of {', '.join(map(repr, PADDING_SEGMENTS))}."
+        raise EncodingError(Problem("padding", "is no way to cut padding", "value", value=repr(padding), remedy=remedy))
+    segments = as_segments(document_ids)
+    _require_no_holes(segments)
+    longest = max(segments.documents.longest, 1)
+    if padding == "run":
+        return PhysicalFlat(segments.tensor(segments.bounds.astype(np.int32)), int(segments.lengths.max()))
+    return PhysicalFlat(segments.tensor(_cut(segments.bounds, longest)), longest)
+
+
+def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:
+    """Find the ids again from flash varlen kwargs.
+
+    The offsets do not tell padding from documents, nor where a row ends: the mask gives both.
+
+    Args:
+        kwargs: physical offsets over the flattened batch, in which each segment is one document or all padding.
+        padding_mask: bool, `[batch, sequence]`, True at padding.
+
+    Returns:
+        Canonical ids, int64 `[batch, sequence]`.
+
+    Raises:
+        EncodingError: the two sides of the kwargs differ, the offsets do not cover the batch, or a segment mixes
+            documents with padding or rows.
+
+    Example:
+        >>> ids = torch.tensor([[1, 1, 2, 0, 0, 0]])
+        >>> document_ids_from_flash_varlen(flash_varlen_kwargs(ids), ids == 0)
+        tensor([[1, 1, 2, 0, 0, 0]])
+    """
+    offsets_q, offsets_k = kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]
+    problems = _kwargs_problems(offsets_q, offsets_k, padding_mask)
+    if problems:
+        raise EncodingError(*problems)
+    bounds, other, mask = read_on_host(offsets_q, offsets_k, padding_mask)
+    if offsets_q is not offsets_k and not np.array_equal(bounds, other):
+        remedy = "Packed self-attention has equal offsets on both sides."
+        raise EncodingError(Problem("cu_seq_lens_k", "differs from cu_seq_lens_q", "disagreement", remedy=remedy))
+    batch, sequence = padding_mask.shape
+    starts, ends = _checked_segments(bounds.astype(np.int64), batch, sequence)
+    padded = np.add.reduceat(mask.reshape(-1).astype(np.int64), starts)
+    mixed = np.flatnonzero((padded != 0) & (padded != ends - starts))
+    if mixed.size:
+        row, position = divmod(int(starts[mixed[0]]), sequence)
+        message = "the segment that begins here holds padding and tokens"
+        raise EncodingError(Problem("cu_seq_lens_q", message, "disagreement", row, position))
+    kept = padded == 0
+    rows = starts // sequence
+    numbers = np.cumsum(kept)
+    before = np.searchsorted(rows, rows)
+    ids = np.where(kept, numbers - (numbers - kept)[before], 0)
+    return torch.from_numpy(np.repeat(ids, ends - starts).reshape(batch, sequence)).to(padding_mask.device)
+
+
+def _cut(bounds: Integers, longest: int) -> npt.NDArray[np.int32]:
+    """Add boundaries so that no segment is longer than `longest`; documents are not, so padding alone is cut."""
+    pieces = -(-np.diff(bounds) // longest)
+    total = int(pieces.sum())
+    if total == pieces.size:
+        return bounds.astype(np.int32)
+    cut = np.empty(total + 1, np.int32)
+    within = np.arange(total) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    cut[:-1] = np.repeat(bounds[:-1], pieces) + within * longest
+    cut[-1] = bounds[-1]
+    return cut
+
+
+def _require_no_holes(segments: Segments) -> None:
+    if segments.holes.size:
+        row, position = segments.split(int(segments.holes[0]))
+        message = "a hole: zero inside a document, which offsets over the padded rows cannot express"
+        remedy = "Use NEAT metadata or a mask, or a consumer that takes one, such as `reference` or `block_causal`."
+        raise DocumentIdsError(Problem("document_ids", message, "unsupported", row, position, 0, remedy))
+
+
+def _kwargs_problems(offsets_q: object, offsets_k: object, padding_mask: object) -> list[Problem]:
+    if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool or padding_mask.ndim != 2:
+        return [Problem("padding_mask", "must be a bool tensor [batch, sequence]", "dtype")]
+    if not 0 < padding_mask.numel() <= INT32_MAX:
+        message = f"must have from 1 to {INT32_MAX} places"
+        return [Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape))]
+    problems: list[Problem] = []
+    for field, value in (("cu_seq_lens_q", offsets_q), ("cu_seq_lens_k", offsets_k)):
+        if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64) or value.ndim != 1:
+            problems.append(Problem(field, "must be an int32 tensor [segments + 1]", "dtype"))
+    if not problems and isinstance(offsets_q, Tensor) and isinstance(offsets_k, Tensor):
+        problems += same_place_problems(offsets_k, offsets_q, "cu_seq_lens_k", "cu_seq_lens_q")
+    return problems
+
+
+def _checked_segments(bounds: Integers, batch: int, sequence: int) -> tuple[Integers, Integers]:
+    """Give starts and ends of the segments that hold something, or name the offset that is wrong."""
+    total = batch * sequence
+    if bounds.size < 2 or bounds[0] != 0 or bounds[-1] != total or bool((np.diff(bounds) < 0).any()):
+        message = f"must start at zero, never fall, and end at batch * sequence = {total}"
+        raise EncodingError(Problem("cu_seq_lens_q", message, "value", value=bounds.tolist()[-1:]))
+    starts, ends = bounds[:-1], bounds[1:]
+    starts, ends = starts[starts < ends], ends[starts < ends]
+    crossing = np.flatnonzero(starts // sequence != (ends - 1) // sequence)
+    if crossing.size:
+        row, position = divmod(int(starts[crossing[0]]), sequence)
+        message = "the segment that begins here continues into the next row"
+        raise EncodingError(Problem("cu_seq_lens_q", message, "value", row, position))
+    return starts, ends

@@ -1,0 +1,264 @@
+"""The one scan of document ids: where each run of equal ids begins, and which runs make a document.
+
+Every encoding is derived from the small table that the scan leaves, never from the ids again. So a batch is read
+once, however many encodings it needs, and once from the device it lies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.contracts.errors import DocumentIdsError, Problem
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+INT32_MAX: Final = 2**31 - 1
+"""Kernels take int32 offsets, so this is the most places that one batch may have."""
+
+_INTEGER_DTYPES: Final = (
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """The documents of a batch in row order; a document with a hole is one document.
+
+    Attributes:
+        rows: the row of each document, `[documents]`.
+        ids: the id that each carries in its row, `[documents]`.
+        starts: flat physical place of its first token, `[documents]`.
+        ends: flat physical place after its last token, `[documents]`.
+        lengths: its tokens, holes left out, `[documents]`.
+        counts: how many documents each row holds, `[batch]`.
+    """
+
+    rows: Integers
+    ids: Integers
+    starts: Integers
+    ends: Integers
+    lengths: Integers
+    counts: Integers
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document, holes left out; 0 where there is no document."""
+        return int(self.lengths.max()) if self.lengths.size else 0
+
+    @cached_property
+    def ranks(self) -> Integers:
+        """The 0-based number of each document within its row, `[documents]`."""
+        before = np.cumsum(self.counts) - self.counts
+        return np.arange(self.rows.size) - before[self.rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The runs of equal ids of a batch in row order, padding and holes included. No run continues into another row.
+
+    The arrays lie on the host. Functions that take document ids take this in their place, and then do not scan again.
+
+    Attributes:
+        batch: rows.
+        sequence: places of a row.
+        device: where the ids lie, and where tensors made from them go.
+        bounds: flat physical offsets of the runs, the last one `batch * sequence`; `[segments + 1]`.
+        ids: the id of each run, 0 for padding and holes; `[segments]`.
+    """
+
+    batch: int
+    sequence: int
+    device: torch.device
+    bounds: Integers
+    ids: Integers
+
+    @cached_property
+    def lengths(self) -> Integers:
+        """Places of each run, `[segments]`."""
+        return np.diff(self.bounds)
+
+    @cached_property
+    def rows(self) -> Integers:
+        """The row of each run, `[segments]`."""
+        return self.bounds[:-1] // self.sequence
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The documents that the runs make: runs of one id in one row with nothing but zeros between them."""
+        runs = np.flatnonzero(self.ids)
+        rows, ids, starts = self.rows[runs], self.ids[runs], self.bounds[runs]
+        ends, lengths = self.bounds[runs + 1], self.lengths[runs]
+        opens = np.ones(runs.size, np.bool_)
+        opens[1:] = (rows[1:] != rows[:-1]) | (ids[1:] != ids[:-1])
+        heads = np.flatnonzero(opens)
+        if heads.size < runs.size:
+            rows, ids, starts = rows[heads], ids[heads], starts[heads]
+            ends = ends[np.append(heads[1:], runs.size) - 1]
+            lengths = np.add.reduceat(lengths, heads)
+        return Documents(rows, ids, starts, ends, lengths, np.bincount(rows, minlength=self.batch))
+
+    @cached_property
+    def holes(self) -> Integers:
+        """Indices of the runs of zeros that stand inside a document."""
+        same_row = self.rows[2:] == self.rows[:-2]
+        inside = (self.ids[1:-1] == 0) & (self.ids[2:] == self.ids[:-2]) & same_row
+        return np.flatnonzero(inside) + 1
+
+    @cached_property
+    def padding(self) -> Integers:
+        """Indices of the runs of zeros that stand between documents, before the first or after the last."""
+        return np.setdiff1d(np.flatnonzero(self.ids == 0), self.holes, assume_unique=True)
+
+    def split(self, segment: int) -> tuple[int, int]:
+        """Give the row and the position of the first place of a run."""
+        row, position = divmod(int(self.bounds[segment]), self.sequence)
+        return row, position
+
+    def tensor(self, array: npt.NDArray[Any]) -> Tensor:
+        """Bring an array to the device of the ids; on the CPU the memory is shared."""
+        return torch.from_numpy(array).to(self.device)
+
+
+def scan_segments(document_ids: Tensor, *, field: str = "document_ids") -> Segments:
+    """Scan ids once, and check that they say which tokens belong together.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding. With zeros removed, each id of a row is
+            one run; gaps and order of the numbers carry no meaning. It is read once from its device, never written.
+        field: what errors call it.
+
+    Returns:
+        The runs of equal ids, on the host.
+
+    Raises:
+        DocumentIdsError: with every problem: not an integer tensor of two dimensions, without data or empty, more
+            places than int32 offsets can count, a negative id, or an id that comes back after another.
+
+    Example:
+        >>> segments = scan_segments(torch.tensor([[1, 1, 2, 0], [3, 0, 3, 3]]))
+        >>> segments.bounds.tolist(), segments.ids.tolist()
+        ([0, 2, 3, 4, 5, 6, 8], [1, 2, 0, 3, 0, 3])
+        >>> segments.documents.lengths.tolist()
+        [2, 1, 3]
+    """
+    problems = _form_problems(document_ids, field)
+    if problems:
+        raise DocumentIdsError(*problems)
+    (ids,) = read_on_host(document_ids)
+    segments = _find_runs(ids, document_ids.device)
+    problems = _value_problems(segments, field)
+    if problems:
+        raise DocumentIdsError(*problems)
+    return segments
+
+
+def as_segments(document_ids: Tensor | Segments, *, field: str = "document_ids") -> Segments:
+    """Return segments as they are, and scan ids.
+
+    Raises:
+        DocumentIdsError: as `scan_segments`.
+    """
+    return document_ids if isinstance(document_ids, Segments) else scan_segments(document_ids, field=field)
+
+
+def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
+    """Give integer or bool tensors as arrays: without a copy on the CPU, in one read together from a device."""
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return [tensor.detach().numpy() for tensor in tensors]
+    if len(tensors) == 1:
+        return [tensors[0].detach().cpu().numpy()]
+    joined = torch.cat([tensor.detach().reshape(-1).to(torch.int64) for tensor in tensors]).cpu().numpy()
+    ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
+    return [part.reshape(tensor.shape) for part, tensor in zip(np.split(joined, ends), tensors, strict=True)]
+
+
+def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segments:
+    batch, sequence = ids.shape
+    flat = ids.reshape(-1)
+    opens = np.empty(flat.size, np.bool_)
+    np.not_equal(flat[1:], flat[:-1], out=opens[1:])
+    opens[::sequence] = True
+    starts = np.flatnonzero(opens)
+    bounds = np.empty(starts.size + 1, np.int64)
+    bounds[:-1] = starts
+    bounds[-1] = flat.size
+    # An id past int64 turns negative here, and is refused as such.
+    return Segments(batch, sequence, device, bounds, flat[starts].astype(np.int64))
+
+
+def _form_problems(value: object, field: str) -> list[Problem]:
+    """List what can be told without a look at the values."""
+    if not isinstance(value, Tensor):
+        remedy = "Convert it: torch.tensor(ids)."
+        return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy)]
+    if value.layout is not torch.strided:
+        remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
+        return [Problem(field, "must be a dense tensor", "type", value=value.layout, remedy=remedy)]
+    problems: list[Problem] = []
+    if value.dtype not in _INTEGER_DTYPES:
+        remedy = "Give one integer per token: the number of its document, 0 at padding."
+        problems.append(Problem(field, "must hold integers", "dtype", value=value.dtype, remedy=remedy))
+    if value.ndim != 2:
+        remedy = "Give [batch, sequence]; one row alone is [1, sequence]."
+        problems.append(Problem(field, "must be [batch, sequence]", "rank", value=tuple(value.shape), remedy=remedy))
+    elif value.numel() == 0:
+        remedy = "A batch has at least one row and one place: leave empty batches out."
+        problems.append(Problem(field, "is empty", "shape", value=tuple(value.shape), remedy=remedy))
+    elif value.numel() > INT32_MAX:
+        remedy = "Cut the batch along its rows."
+        message = f"has more places than int32 offsets can count, {INT32_MAX}"
+        problems.append(Problem(field, message, "shape", value=tuple(value.shape), remedy=remedy))
+    if value.device.type == "meta":
+        remedy = "Derive boundaries from ids that lie on a real device."
+        problems.append(Problem(field, "is a meta tensor, without data", "device", value="meta", remedy=remedy))
+    return problems
+
+
+def _value_problems(segments: Segments, field: str) -> list[Problem]:
+    """List negative ids and ids that come back, the first of each row. It reads the table, not the tokens."""
+    problems: list[Problem] = []
+    negative = np.flatnonzero(segments.ids < 0)
+    for segment in negative[_first_of_each(segments.rows[negative])].tolist():
+        row, position = segments.split(segment)
+        remedy = "Use 0 for padding and a positive number for each document."
+        problems.append(Problem(field, "negative id", "value", row, position, int(segments.ids[segment]), remedy))
+    return problems or _return_problems(segments, field)
+
+
+def _return_problems(segments: Segments, field: str) -> list[Problem]:
+    documents = segments.documents
+    rows, ids = documents.rows, documents.ids
+    if bool(((ids[1:] > ids[:-1]) | (rows[1:] > rows[:-1])).all()):
+        return []
+    order = np.lexsort((ids, rows))
+    twice = (rows[order][1:] == rows[order][:-1]) & (ids[order][1:] == ids[order][:-1])
+    pairs = sorted(zip(order[1:][twice].tolist(), order[:-1][twice].tolist(), strict=True))
+    problems: list[Problem] = []
+    for again, before in pairs:
+        row, position = divmod(int(documents.starts[again]), segments.sequence)
+        if problems and problems[-1].row == row:
+            continue
+        last = int(documents.ends[before]) - 1 - row * segments.sequence
+        message = f"id comes back after another id; it stood last at position {last}"
+        remedy = "Give each document of a row an id of its own, and keep its tokens together."
+        problems.append(Problem(field, message, "value", row, position, int(ids[again]), remedy))
+    return problems
+
+
+def _first_of_each(rows: Integers) -> Integers:
+    return np.unique(rows, return_index=True)[1]

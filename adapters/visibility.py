@@ -1,0 +1,106 @@
+"""Who sees whom. No other module decides it: masks, block masks and checks all ask here.
+
+A token sees the tokens of its own document that do not come after it, within the window if there is one. A token
+of no document, padding or a hole, sees itself alone and is seen by no other: a softmax over nothing would be NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from neatpack.adapters.segments import Segments
+from neatpack.contracts.errors import EncodingError, Problem
+
+
+@dataclass(frozen=True)
+class VisibleSquare:
+    """The places of one row, `start` to `stop`, among which tokens see each other; outside of it they see none."""
+
+    row: int
+    start: int
+    stop: int
+
+
+def sees(
+    query_ids: Tensor, key_ids: Tensor, query_places: Tensor, key_places: Tensor, *, window: int | None = None
+) -> Tensor:
+    """Tell for each query and key, by broadcasting, whether the query sees the key.
+
+    Args:
+        query_ids: document ids of the queries, 0 for those of no document.
+        key_ids: document ids of the keys.
+        query_places: places of the queries in their row.
+        key_places: places of the keys in the same row.
+        window: how many places a query sees, its own included; None for no limit.
+
+    Returns:
+        bool, in the shape that the arguments broadcast to.
+
+    Raises:
+        EncodingError: the window is not a positive int.
+
+    Example:
+        >>> import torch
+        >>> ids, places = torch.tensor([1, 1, 2, 0]), torch.arange(4)
+        >>> sees(ids[:, None], ids, places[:, None], places).int()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [0, 0, 1, 0],
+                [0, 0, 0, 1]], dtype=torch.int32)
+    """
+    require_window(window)
+    visible = query_ids == key_ids
+    visible &= key_ids != 0
+    visible &= key_places <= query_places
+    if window is not None:
+        visible &= query_places - key_places < window
+    visible |= query_places == key_places
+    return visible
+
+
+def visible_squares(segments: Segments) -> Iterator[VisibleSquare]:
+    """Give the squares of the `[sequence, sequence]` plane of each row outside which nothing but the diagonal is seen.
+
+    Example:
+        >>> import torch
+        >>> from neatpack.adapters.segments import scan_segments
+        >>> list(visible_squares(scan_segments(torch.tensor([[0, 4, 4]]))))
+        [VisibleSquare(row=0, start=1, stop=3)]
+    """
+    documents = segments.documents
+    for row, start, stop in zip(
+        documents.rows.tolist(), documents.starts.tolist(), documents.ends.tolist(), strict=True
+    ):
+        yield VisibleSquare(row, start - row * segments.sequence, stop - row * segments.sequence)
+
+
+def fill_visible(plane: Tensor, window: int | None = None) -> None:
+    """Set the square of one document, bool `[n, n]`, to what its tokens see of each other, as if it had no hole.
+
+    Example:
+        >>> import torch
+        >>> plane = torch.zeros(3, 3, dtype=torch.bool)
+        >>> fill_visible(plane, window=2)
+        >>> plane.int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [0, 1, 1]], dtype=torch.int32)
+    """
+    require_window(window)
+    plane.fill_(True).tril_()
+    if window is not None:
+        plane.triu_(1 - window)
+
+
+def require_window(window: object) -> None:
+    """Raise unless `window` is None or a positive int.
+
+    Raises:
+        EncodingError: it is something else.
+    """
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+        remedy = "Give how many places a query sees, its own included, or None for no limit."
+        raise EncodingError(Problem("window", "must be a positive int or None", "value", value=window, remedy=remedy))

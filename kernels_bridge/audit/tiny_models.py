@@ -73,6 +73,21 @@ def tiny_config(name: str) -> PreTrainedConfig:
     return type(default)(**{**_small_fields(fields), **EXCEPTIONS.get(default.model_type, {})})
 
 
+def tiny_model_class(name: str) -> type[nn.Module]:
+    """Return the class that `build_tiny_model` builds.
+
+    Raises:
+        ModelError: `name` is unknown, or its text tower is no causal language model.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    config_class = type(tiny_config(name))
+    if config_class not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        message = f"has no causal language model for its text ({config_class.__name__})"
+        raise ModelError(Problem("model type", message, "unsupported", value=name))
+    return MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
+
+
 def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
     """Build a model type at a tiny size, fp32, in evaluation mode, with weights that hide no leak.
 
@@ -88,9 +103,7 @@ def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
         >>> sum(parameter.numel() for parameter in model.parameters()) < LARGEST
         True
     """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(tiny_config(name))]
+    model_class = tiny_model_class(name)
     options = {} if attention is None else {"attn_implementation": attention}
     with torch.device("meta"):
         weightless = cast("nn.Module", model_class._from_config(tiny_config(name), dtype=torch.float32))

@@ -1,0 +1,81 @@
+"""The path that a training job takes: a model bound by `configure_packing`, and the calls that its kernel saw."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from neatpack.adapters.gathered import gathered_flat
+from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.adapters.physical import physical_offsets
+from neatpack.contracts.errors import PackingError
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.inputs import LayerWindows
+from neatpack.kernels_bridge.audit.report import Configured
+from neatpack.kernels_bridge.audit.verdicts import KernelCalls
+from neatpack.kernels_bridge.binding import Binding, get_binding
+from neatpack.kernels_bridge.configure import configure_packing
+from neatpack.kernels_bridge.models import get_model_attn_implementation
+
+
+@dataclass(frozen=True)
+class ConfiguredModel:
+    """A model after `configure_packing`.
+
+    Attributes:
+        choice: what was chosen, or why not.
+        binding: what was installed on the model, if anything.
+        refusal: the error of `configure_packing`.
+    """
+
+    choice: Configured
+    binding: Binding | None = None
+    refusal: PackingError | None = None
+
+
+@contextmanager
+def configured(model: nn.Module) -> Generator[ConfiguredModel, None, None]:
+    """Configure a model as a training job would, and remove at the end what that installed."""
+    attention = get_model_attn_implementation(model)
+    try:
+        capabilities = configure_packing(attention, model)
+    except PackingError as error:
+        yield ConfiguredModel(Configured(attention=attention, refused=str(error)), refusal=error)
+        return
+    binding = get_binding(model)
+    choice = Configured(
+        attention=attention,
+        consumer=None if binding is None else binding.consumer,
+        packed_mask_type=capabilities.packed_mask_type,
+        requires_packed_sequence_metadata=capabilities.requires_packed_sequence_metadata,
+        uses_native_fa4=capabilities.uses_native_fa4,
+    )
+    try:
+        yield ConfiguredModel(choice, binding)
+    finally:
+        if binding is not None:
+            binding.remove()
+
+
+def kernel_calls(binding: Binding, packed: PackedDocuments, windows: LayerWindows) -> KernelCalls | None:
+    """Say what the attention function of a binding saw in the last forward; None where there is none to see it."""
+    if binding.calls == 0 and binding.boundaries is None:
+        return None
+    return KernelCalls(binding.calls, _are_boundaries(binding.boundaries, packed, windows))
+
+
+def _are_boundaries(seen: Tensor | None, packed: PackedDocuments, windows: LayerWindows) -> bool:
+    """Whether offsets, or the mask of a layer, say what the document ids say."""
+    if seen is None:
+        return False
+    ids = packed.document_ids
+    if seen.ndim == 1:
+        right = [physical_offsets(ids).cu_seqlens, gathered_flat(ids).cu_seqlens]
+    else:
+        seen = seen if seen.dtype == torch.bool else seen == 0
+        right = [build_block_causal_mask(ids, window=window) for window in windows.values()]
+    return any(torch.equal(seen, boundaries) for boundaries in right)

@@ -1,0 +1,103 @@
+"""The documents that the audit packs: lengths that expose every mechanism of leakage, in rows with padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from neatpack.adapters.packing import collate_documents, plan_rows
+from neatpack.kernels_bridge.audit.texts import excerpts
+
+LENGTHS: Final = (6, 1, 9, 5, 12, 4)
+"""Unequal; one of a single token; two longer than the window, convolution and chunk of any tiny model."""
+
+CAPACITY: Final = 23
+"""Tokens per row: first fit gives two rows, each with padding. No axis of a tiny model has this size."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one document lies.
+
+    Attributes:
+        row: index along `batch`.
+        start: index along `sequence` of its first token.
+        stop: index along `sequence` after its last token.
+    """
+
+    row: int
+    start: int
+    stop: int
+
+    @property
+    def span(self) -> slice:
+        """Its tokens, along `sequence`."""
+        return slice(self.start, self.stop)
+
+    @property
+    def length(self) -> int:
+        """Its number of tokens."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class PackedDocuments:
+    """Documents packed into rows.
+
+    Attributes:
+        input_ids: int64 `[batch, sequence]`.
+        position_ids: int64 `[batch, sequence]`, from 0 in each document.
+        document_ids: int64 `[batch, sequence]`, from 1 in each row, 0 at padding.
+        places: where each document lies, rows in order and documents in the order of their row.
+        vocabulary: token ids lie below it.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    document_ids: Tensor
+    places: tuple[Place, ...]
+    vocabulary: int
+
+    def alone(self, document: int) -> Tensor:
+        """The tokens of one document, `[1, length]`."""
+        place = self.places[document]
+        return self.input_ids[place.row : place.row + 1, place.span]
+
+    def with_changed(self, document: int) -> Tensor:
+        """The packed tokens with every token of one document changed, `[batch, sequence]`."""
+        place = self.places[document]
+        changed = self.input_ids.clone()
+        step = max(1, self.vocabulary // 3)
+        changed[place.row, place.span] = (changed[place.row, place.span] + step) % self.vocabulary
+        return changed
+
+
+def pack_documents(texts: Sequence[bytes], vocabulary: int, device: torch.device) -> PackedDocuments:
+    """Cut documents from `texts` and pack them. Token ids are bytes, modulo a vocabulary smaller than that.
+
+    Raises:
+        BatchError: the texts are too short.
+    """
+    vocabulary = min(256, vocabulary)
+    documents = [torch.tensor(list(text), dtype=torch.int64) % vocabulary for text in excerpts(texts, LENGTHS)]
+    batch = collate_documents(documents, plan_rows(LENGTHS, CAPACITY))
+    return PackedDocuments(
+        input_ids=batch["input_ids"].to(device),
+        position_ids=batch["position_ids"].to(device),
+        document_ids=batch["document_ids"].to(device),
+        places=tuple(_places(batch["document_ids"])),
+        vocabulary=vocabulary,
+    )
+
+
+def _places(document_ids: Tensor) -> list[Place]:
+    places: list[Place] = []
+    for row, ids in enumerate(document_ids.tolist()):
+        for document in sorted(set(ids) - {0}):
+            start = ids.index(document)
+            places.append(Place(row, start, start + ids.count(document)))
+    return places

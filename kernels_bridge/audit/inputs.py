@@ -1,0 +1,50 @@
+"""The arguments of each path, derived from the document ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.adapters.physical import flash_varlen_kwargs
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.paths import Given, Path
+
+LayerWindows = Mapping[str, int | None]
+"""The kinds of attention layer of a model, by the name under which it takes a mask for them, and their windows."""
+
+
+def path_arguments(path: Path, packed: PackedDocuments, windows: LayerWindows) -> dict[str, object]:
+    """Build what `path` gives beside the tokens, under the names that models read."""
+    arguments: dict[str, object] = {} if path.leaves_cache else {"use_cache": False}
+    for given in path.given:
+        arguments.update(_BUILDERS[given](packed, windows))
+    return arguments
+
+
+def _segment_index(packed: PackedDocuments) -> Tensor:
+    """Number the segments of each row from 0, padding as the last one: int32 `[batch, sequence]`."""
+    ids = packed.document_ids
+    last = ids.amax(dim=1, keepdim=True).expand_as(ids)
+    return torch.where(ids == 0, last, ids - 1).to(torch.int32)
+
+
+def _masks_per_layer(packed: PackedDocuments, windows: LayerWindows) -> Tensor | dict[str, Tensor]:
+    masks = {kind: build_block_causal_mask(packed.document_ids, torch.float32, w) for kind, w in windows.items()}
+    return next(iter(masks.values())) if len(masks) == 1 else masks
+
+
+_BUILDERS: Final[Mapping[Given, Callable[[PackedDocuments, LayerWindows], Mapping[str, object]]]] = {
+    "position_ids": lambda packed, _: {"position_ids": packed.position_ids},
+    "flash_varlen": lambda packed, _: flash_varlen_kwargs(packed.document_ids),
+    "seq_idx": lambda packed, _: {"seq_idx": _segment_index(packed)},
+    "cu_seqlens": lambda packed, _: {"cu_seqlens": flash_varlen_kwargs(packed.document_ids)["cu_seq_lens_q"]},
+    "mask_4d_float": lambda packed, _: {"attention_mask": build_block_causal_mask(packed.document_ids, torch.float32)},
+    "mask_4d_bool": lambda packed, _: {"attention_mask": build_block_causal_mask(packed.document_ids)},
+    "mask_4d_per_layer": lambda packed, windows: {"attention_mask": _masks_per_layer(packed, windows)},
+    "mask_2d": lambda packed, _: {"attention_mask": (packed.document_ids > 0).to(torch.int64)},
+    "packed_seq_ids": lambda packed, _: {"_packed_seq_ids": packed.document_ids},
+}

@@ -1,0 +1,145 @@
+"""The tests of isolation, as measurements: each compares what a model answers, and none of them judges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.subject import Answer
+
+
+class Ask(Protocol):
+    """Give the documents to a model in the way of one path."""
+
+    def __call__(self, tokens: Tensor | None = None, grad: bool = False) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Movement:
+    """How far documents move when one of them is changed, or how much one depends on the embeddings of others.
+
+    Attributes:
+        cross: the greatest effect of a document on another, as a share of the scale.
+        own: the smallest effect of a document on itself, as a share of the scale.
+        source: index of the document whose effect is the greatest.
+        target: index of the document that shows it.
+
+    All effects are NaN where one of them is not finite.
+    """
+
+    cross: float
+    own: float
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured on one path.
+
+    Attributes:
+        scale: how far the logits of the documents alone vary over their tokens.
+        finite: whether the logits are, packed and alone.
+        differences: of each document, by token, the greatest distance from the document alone, in scales.
+        perturbation: movement of logits when all tokens of a document are changed.
+        gradient: derivative of logits by embeddings, in the greatest derivative by a document's own; None where the
+            model has no token embedding that could be watched.
+    """
+
+    scale: float
+    finite: bool
+    differences: tuple[tuple[float, ...], ...]
+    perturbation: Movement
+    gradient: Movement | None
+
+    @property
+    def difference(self) -> float:
+        """The greatest of all differences."""
+        return max(max(document) for document in self.differences)
+
+
+def measure(ask: Ask, packed: PackedDocuments, alone: Answer) -> Measurement:
+    """Measure one path.
+
+    Args:
+        ask: gives the documents to the model.
+        packed: the documents.
+        alone: what the model answers to each document alone.
+    """
+    answer = ask(grad=True)
+    logits = [part.detach() for part in answer.logits]
+    scale = variation(alone.logits)
+    finite = all(bool(part.isfinite().all()) for part in [*logits, *alone.logits])
+    unit = scale if scale > 0 and math.isfinite(scale) else 1.0
+    return Measurement(
+        scale=scale,
+        finite=finite,
+        differences=tuple(
+            tuple((one - other).abs().amax(dim=1).div(unit).tolist())
+            for one, other in zip(logits, alone.logits, strict=True)
+        ),
+        perturbation=_perturbation(ask, packed, logits, unit),
+        gradient=_gradient(answer),
+    )
+
+
+def variation(logits: Sequence[Tensor]) -> float:
+    """The greatest distance of a logit from its mean over all tokens: 0 for a model that always says the same."""
+    tokens = torch.cat([part.detach() for part in logits])
+    return float((tokens - tokens.mean(dim=0)).abs().max())
+
+
+def sees_later_tokens(ask: Ask, packed: PackedDocuments) -> bool:
+    """Tell whether the first token of the longest document depends on later tokens of the same document."""
+    longest = max(range(len(packed.places)), key=lambda index: packed.places[index].length)
+    answer = ask(grad=True)
+    gradients = _gradients(answer, answer.logits[longest][0].sum())
+    piece = answer.pieces[longest]
+    later = slice(piece.span.start + 1, piece.span.stop)
+    return any(bool((gradient[piece.row, later] != 0).any()) for gradient in gradients[piece.call])
+
+
+def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float) -> Movement:
+    def moved(source: int) -> list[float]:
+        changed = ask(tokens=packed.with_changed(source)).logits
+        return [float((one - other).abs().max()) / unit for one, other in zip(changed, logits, strict=True)]
+
+    return _movement([moved(source) for source in range(len(packed.places))])
+
+
+def _gradient(answer: Answer) -> Movement | None:
+    if not all(answer.embeddings) or not all(logits.requires_grad for logits in answer.logits):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    count = len(answer.logits)
+    effects = [[0.0] * count for _ in range(count)]
+    for target, logits in enumerate(answer.logits):
+        weights = torch.randn(logits.shape, generator=generator).to(logits)
+        gradients = _gradients(answer, (logits * weights).sum())
+        for source, piece in enumerate(answer.pieces):
+            parts = [gradient[piece.row, piece.span].abs().max() for gradient in gradients[piece.call]]
+            effects[source][target] = float(torch.stack(parts).max())
+    unit = max((effects[index][index] for index in range(count)), default=0.0) or 1.0
+    return _movement([[effect / unit for effect in row] for row in effects])
+
+
+def _gradients(answer: Answer, value: Tensor) -> list[list[Tensor]]:
+    """Derive `value` by the embeddings of every call, zeros where it does not depend on them."""
+    leaves = [leaf for call in answer.embeddings for leaf in call]
+    flat = iter(torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True, allow_unused=True))
+    return [[next(flat) for _ in call] for call in answer.embeddings]
+
+
+def _movement(effects: Sequence[Sequence[float]]) -> Movement:
+    """Read `effects[source][target]`. If any is not a finite number, none of them says anything."""
+    if not all(math.isfinite(effect) for row in effects for effect in row):
+        return Movement(math.nan, math.nan, 0, 0)
+    pairs = [(source, target) for source in range(len(effects)) for target in range(len(effects)) if source != target]
+    source, target = max(pairs, key=lambda pair: effects[pair[0]][pair[1]])
+    return Movement(effects[source][target], min(row[index] for index, row in enumerate(effects)), source, target)

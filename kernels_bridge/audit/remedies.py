@@ -1,0 +1,48 @@
+"""What to do about a path that is not clean: the nearest path of the same model that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from neatpack.kernels_bridge.audit.paths import PATH_BY_NAME, PATHS, PathName
+from neatpack.kernels_bridge.audit.report import PathReport
+
+PREFERRED: Final[tuple[PathName, ...]] = (
+    "configured",
+    "varlen",
+    "varlen+seq_idx",
+    "varlen+seq_idx+cu_seqlens",
+    "mask_4d_per_layer",
+    "mask_4d_float",
+    "mask_4d_bool_sdpa",
+    "positions",
+    "per_document",
+)
+"""Paths to recommend, the fastest and least error-prone first."""
+
+
+def with_remedies(paths: Mapping[str, PathReport]) -> dict[str, PathReport]:
+    """Say for every path that is not clean what to do instead.
+
+    Example:
+        >>> reports = {"positions+cache": PathReport("leak"), "positions": PathReport("clean")}
+        >>> with_remedies(reports)["positions+cache"].remedy
+        'pass use_cache=False'
+    """
+    clean = {name for name, report in paths.items() if report.verdict == "clean"}
+    others = [name for name in PREFERRED if name in clean]
+    return {
+        name: report if report.verdict == "clean" else replace(report, remedy=_remedy(name, report, clean, others))
+        for name, report in paths.items()
+    }
+
+
+def _remedy(name: str, report: PathReport, clean: set[str], others: list[PathName]) -> str:
+    instead = next((path.instead for path in PATHS if path.name == name), None)
+    if report.verdict == "inconclusive":
+        return "give the model weights that let its logits move" if report.kind == "constant" else "see the message"
+    if instead is not None and instead[0] in clean:
+        return instead[1]
+    return f"use {', '.join(others[:2])}" if others else "no path of this model is clean: do not pack"

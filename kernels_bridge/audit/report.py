@@ -1,0 +1,239 @@
+"""The report: what the audit says, as data, and the JSON that programs read.
+
+This module does without `from __future__ import annotations`, which would hide from TypedDict which keys are
+required.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Final, Literal, cast, get_args
+
+from typing_extensions import TypedDict
+
+SCHEMA_VERSION: Final = 1
+"""Raised when a key of the JSON is renamed or removed, or changes its meaning."""
+
+Verdict = Literal["clean", "differs", "leak", "refused", "error", "inconclusive"]
+VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
+
+Kind = Literal[
+    "attention",
+    "convolution",
+    "recurrence",
+    "mixing",
+    "causality",
+    "kernel_not_called",
+    "kwargs_dropped",
+    "window",
+    "positions",
+    "length",
+    "unexplained",
+    "constant",
+    "not_finite",
+    "gradient_unseen",
+]
+"""What a verdict rests on.
+
+Leaks: through `attention`, `convolution` or `recurrence`, or by `mixing` in a module that bears no such name; with
+`causality` lost inside documents too; because the bound kernel was never called (`kernel_not_called`), or the
+boundaries did not arrive where they were needed (`kwargs_dropped`).
+Differences: tokens past the `window` see too much; documents that do not begin a row have the wrong `positions`;
+shorter documents change with the `length` of the longest; or the difference is `unexplained`.
+Inconclusive: the logits are `constant` or `not_finite`, or no gradient could be watched (`gradient_unseen`).
+"""
+
+
+class PathJSON(TypedDict):
+    """One path of one model. Numbers are null where there is none.
+
+    `difference`, `perturbation` and `own_perturbation` are shares of `logit_scale`; `gradient` and `own_gradient` are
+    shares of the greatest derivative by a document's own embeddings. A model is clean below `threshold` of the
+    environment.
+    """
+
+    verdict: Verdict
+    kind: Kind | None
+    message: str
+    remedy: str
+    difference: float | None
+    perturbation: float | None
+    gradient: float | None
+    own_perturbation: float | None
+    own_gradient: float | None
+    logit_scale: float | None
+    calls: int | None
+    boundaries_seen: bool | None
+    from_document: int | None
+    to_document: int | None
+    where: str | None
+    dropped: list[str]
+
+
+class ConfiguredJSON(TypedDict):
+    """What `configure_packing` chose for a model, or why it refused."""
+
+    attention: str | None
+    consumer: str | None
+    packed_mask_type: str | None
+    requires_packed_sequence_metadata: bool | None
+    uses_native_fa4: bool | None
+    refused: str | None
+
+
+# "class" is a keyword of Python, so that this one is written as a call.
+ModelJSON = TypedDict(
+    "ModelJSON",
+    {
+        "name": str,
+        "class": str | None,
+        "error": str | None,
+        "seconds": float,
+        "configured": ConfiguredJSON,
+        "paths": dict[str, PathJSON],
+    },
+)
+"""One audited model. `error` says why it could not be built or run at all; `paths` is then empty."""
+
+
+class EnvironmentJSON(TypedDict):
+    """Where the audit ran."""
+
+    python: str
+    platform: str
+    neatpack: str
+    torch: str
+    transformers: str | None
+    threads: int
+    dtype: str
+    device: str
+    threshold: float
+
+
+class ReportJSON(TypedDict):
+    """The whole report, as `neatpack audit --json` prints it."""
+
+    schema_version: int
+    environment: EnvironmentJSON
+    models: list[ModelJSON]
+
+
+@dataclass(frozen=True)
+class PathReport:
+    """What the audit says of one path; `PathJSON` explains the fields."""
+
+    verdict: Verdict
+    kind: Kind | None = None
+    message: str = ""
+    remedy: str = ""
+    difference: float | None = None
+    perturbation: float | None = None
+    gradient: float | None = None
+    own_perturbation: float | None = None
+    own_gradient: float | None = None
+    logit_scale: float | None = None
+    calls: int | None = None
+    boundaries_seen: bool | None = None
+    from_document: int | None = None
+    to_document: int | None = None
+    where: str | None = None
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Configured:
+    """What `configure_packing` chose for a model, or why it refused."""
+
+    attention: str | None = None
+    consumer: str | None = None
+    packed_mask_type: str | None = None
+    requires_packed_sequence_metadata: bool | None = None
+    uses_native_fa4: bool | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """What the audit says of one model.
+
+    Attributes:
+        name: the model type, or `package.module:callable`.
+        class_name: its class; None where it could not be built.
+        configured: what `configure_packing` chose.
+        paths: by path, in the order of the audit.
+        error: why the model could not be built or run at all.
+        seconds: how long its audit took.
+    """
+
+    name: str
+    class_name: str | None
+    configured: Configured
+    paths: dict[str, PathReport]
+    error: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the configured path keeps documents apart."""
+        configured = self.paths.get("configured")
+        return configured is not None and configured.verdict == "clean"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where the audit ran; `threshold` is the share of the logit scale above which something moves."""
+
+    python: str
+    platform: str
+    neatpack: str
+    torch: str
+    transformers: str | None
+    threads: int
+    dtype: str
+    device: str
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """The audits of several models in one environment."""
+
+    environment: Environment
+    models: tuple[ModelReport, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every model was audited and its configured path is clean."""
+        return bool(self.models) and all(model.is_clean for model in self.models)
+
+    def as_json(self) -> ReportJSON:
+        """Give the report in the shape that is printed."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "environment": cast("EnvironmentJSON", asdict(self.environment)),
+            "models": [_model_json(model) for model in self.models],
+        }
+
+    def dumps(self) -> str:
+        """Write the report as JSON. Numbers that JSON cannot hold are null."""
+        return json.dumps(self.as_json(), indent=2, allow_nan=False)
+
+
+def _model_json(model: ModelReport) -> ModelJSON:
+    return {
+        "name": model.name,
+        "class": model.class_name,
+        "error": model.error,
+        "seconds": round(model.seconds, 3),
+        "configured": cast("ConfiguredJSON", asdict(model.configured)),
+        "paths": {name: _path_json(path) for name, path in model.paths.items()},
+    }
+
+
+def _path_json(path: PathReport) -> PathJSON:
+    values = {name: _finite(value) for name, value in asdict(path).items()}
+    return cast("PathJSON", {**values, "dropped": list(path.dropped)})
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

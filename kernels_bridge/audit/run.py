@@ -1,0 +1,291 @@
+"""Auditing models: every path of every target, measured, judged and reported, with nothing left behind."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import metadata
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+import neatpack
+from neatpack.adapters.physical import flash_varlen_kwargs
+from neatpack.contracts.errors import PackingError
+from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
+from neatpack.kernels_bridge.audit.documents import PackedDocuments, pack_documents
+from neatpack.kernels_bridge.audit.inputs import path_arguments
+from neatpack.kernels_bridge.audit.origin import find_origin
+from neatpack.kernels_bridge.audit.paths import PATH_BY_NAME, PATH_NAMES, PATHS, Attention, Path
+from neatpack.kernels_bridge.audit.probes import Ask, measure, sees_later_tokens
+from neatpack.kernels_bridge.audit.remedies import with_remedies
+from neatpack.kernels_bridge.audit.report import Configured, Environment, ModelReport, PathReport, Report
+from neatpack.kernels_bridge.audit.subject import Answer, Subject
+from neatpack.kernels_bridge.audit.targets import Target, layer_windows
+from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, Evidence, KernelCalls, judge
+from neatpack.kernels_bridge.audit.witness import Witness
+
+Progress = Callable[[str], None]
+"""Told in a few words what is being done."""
+
+DECLINES: Final = ("packed sequences apart",)
+"""What Transformers' own errors say where it declines for a reason of packing."""
+
+_ATTENTIONS: Final[tuple[Attention, ...]] = ("eager", "kernel", "sdpa", "built")
+
+
+def audit_models(
+    targets: Sequence[Target], texts: Sequence[bytes], progress: Progress = lambda _message: None
+) -> Report:
+    """Audit several models, one after the other.
+
+    One thread is used, and fp32. Thread count, random state and warnings are afterwards as they were.
+
+    Args:
+        targets: what to audit.
+        texts: where the documents are cut from.
+        progress: told what is being done.
+
+    Raises:
+        BatchError: the texts are too short.
+
+    Example:
+        >>> from neatpack.kernels_bridge.audit.targets import Builder
+        >>> token_by_token = Builder("mlp", lambda: nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 16)))
+        >>> report = audit_models([token_by_token], [bytes(range(200))])
+        >>> report.models[0].paths["mask_2d"].verdict
+        'clean'
+    """
+    with _undisturbed():
+        environment = _environment()
+        models = [
+            audit_model(target, texts, lambda message, prefix=prefix: progress(f"{prefix}{message}"))
+            for prefix, target in zip(_prefixes(targets), targets, strict=True)
+        ]
+    return Report(environment, tuple(models))
+
+
+def audit_model(target: Target, texts: Sequence[bytes], progress: Progress = lambda _message: None) -> ModelReport:
+    """Audit one model on every path.
+
+    A model that cannot be built, or does not answer a document alone, is reported with its `error`.
+
+    Args:
+        target: what to audit.
+        texts: where the documents are cut from.
+        progress: told which path is being tried.
+
+    Raises:
+        BatchError: the texts are too short.
+    """
+    started = time.perf_counter()
+    try:
+        with target.variant("eager") as variant:
+            subject = Subject(variant.model)
+            packed = pack_documents(texts, subject.vocabulary(), _device(variant.model))
+            audit = _Audit(target, packed, subject.alone(packed), _is_causal(subject, packed), progress)
+            class_name = type(variant.model).__name__
+        paths = audit.paths()
+    except Exception as error:  # noqa: BLE001 - a model under audit may raise anything
+        return ModelReport(target.name, None, Configured(), {}, _describe(error), time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return ModelReport(target.name, class_name, audit.choice, with_remedies(paths), None, seconds)
+
+
+@dataclass
+class _Audit:
+    """The audit of one model.
+
+    Attributes:
+        target: what is audited.
+        packed: the documents.
+        alone: what it answers to each document alone.
+        causal: whether tokens alone see no later ones.
+        progress: told which path is being tried.
+        choice: what `configure_packing` chose.
+    """
+
+    target: Target
+    packed: PackedDocuments
+    alone: Answer
+    causal: bool
+    progress: Progress
+    choice: Configured = Configured()
+
+    def paths(self) -> dict[str, PathReport]:
+        """Try every path, and report in the order of `PATHS`."""
+        reports: dict[str, PathReport] = {}
+        for attention in _ATTENTIONS:
+            reports.update(self._paths_with(attention))
+        return {name: reports[name] for name in PATH_NAMES}
+
+    def _paths_with(self, attention: Attention) -> Iterator[tuple[str, PathReport]]:
+        paths = [path for path in PATHS if path.attention == attention]
+        try:
+            with self.target.variant(attention) as variant:
+                for path in paths:
+                    self.progress(path.name)
+                    yield path.name, self._report(path, variant.model, variant.witness)
+        except Exception as error:  # noqa: BLE001 - a family may decline an attention with any error
+            for path in paths:
+                yield path.name, _failed(error)
+
+    def _report(self, path: Path, model: nn.Module, witness: Witness | None) -> PathReport:
+        try:
+            if path.name == "configured":
+                return self._configured(path, model)
+            subject = Subject(model)
+            ask = self._ask(path, subject)
+            if witness is not None:
+                witness.boundaries.clear()
+            ask()
+            kernel = None if witness is None else self._witnessed(witness)
+            return self._judge(path, subject, ask, kernel)
+        except Exception as error:  # noqa: BLE001 - a model under audit may raise anything
+            return _failed(error)
+
+    def _configured(self, path: Path, model: nn.Module) -> PathReport:
+        with configured(model) as state:
+            self.choice = state.choice
+            if state.refusal is not None:
+                return _failed(state.refusal)
+            subject = Subject(model, hooked=frozenset({"_packed_seq_ids"}))
+            ask = self._ask(path, subject)
+            ask()
+            windows = layer_windows(model)
+            kernel = None if state.binding is None else kernel_calls(state.binding, self.packed, windows)
+            return self._judge(path, subject, ask, kernel)
+
+    def _ask(self, path: Path, subject: Subject) -> Ask:
+        if path.apart:
+            return partial(subject.alone, self.packed)
+        return partial(subject.packed, self.packed, path_arguments(path, self.packed, layer_windows(subject.model)))
+
+    def _witnessed(self, witness: Witness) -> KernelCalls:
+        expected = flash_varlen_kwargs(self.packed.document_ids)["cu_seq_lens_q"]
+        seen = [boundaries is not None and torch.equal(boundaries, expected) for boundaries in witness.boundaries]
+        return KernelCalls(len(seen), bool(seen) and all(seen))
+
+    def _judge(self, path: Path, subject: Subject, ask: Ask, kernel: KernelCalls | None) -> PathReport:
+        measurement = measure(ask, self.packed, self.alone)
+        evidence = Evidence(measurement, kernel, tuple(subject.dropped))
+        if evidence.leaks and path.carries_boundaries:
+            evidence = replace(evidence, had_effect=self._had_effect(subject, ask))
+        if (evidence.leaks or evidence.differs) and self.causal:
+            evidence = replace(evidence, causal=not sees_later_tokens(ask, self.packed))
+        finding = judge(evidence, path, self.packed.places)
+        gradient, perturbation = measurement.gradient, measurement.perturbation
+        report = PathReport(
+            verdict=finding.verdict,
+            kind=finding.kind,
+            message=finding.message,
+            difference=measurement.difference,
+            perturbation=perturbation.cross,
+            gradient=None if gradient is None else gradient.cross,
+            own_perturbation=perturbation.own,
+            own_gradient=None if gradient is None else gradient.own,
+            logit_scale=measurement.scale,
+            calls=None if kernel is None else kernel.calls,
+            boundaries_seen=None if kernel is None else kernel.boundaries_seen,
+            dropped=evidence.dropped,
+        )
+        return self._locate(report, evidence, subject, ask) if finding.verdict == "leak" else report
+
+    def _had_effect(self, subject: Subject, ask: Ask) -> bool:
+        without = Subject(subject.model).packed(self.packed, {"use_cache": False})
+        return any(not torch.equal(one, other) for one, other in zip(ask().logits, without.logits, strict=True))
+
+    def _locate(self, report: PathReport, evidence: Evidence, subject: Subject, ask: Ask) -> PathReport:
+        """Add between which documents a leak is, and where in the model they begin to mix."""
+        source, target = evidence.movement.source, evidence.movement.target
+        origin = find_origin(
+            subject.model,
+            ask,
+            lambda: ask(tokens=self.packed.with_changed(source)),
+            self.packed.places[target],
+            self.packed.input_ids.shape[1],
+        )
+        report = replace(report, from_document=source + 1, to_document=target + 1, where=str(origin))
+        if report.kind is not None:
+            return report
+        return replace(report, kind=origin.kind, message=f"{report.message} They mix in {origin}.")
+
+
+def _is_causal(subject: Subject, packed: PackedDocuments) -> bool:
+    return not sees_later_tokens(partial(subject.alone, packed), packed)
+
+
+def _device(model: nn.Module) -> torch.device:
+    tensors: Iterable[Tensor] = (*model.parameters(), *model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+def _failed(error: Exception) -> PathReport:
+    """Tell who declined for a reason of packing from all else that can go wrong."""
+    declined = isinstance(error, PackingError) or any(words in str(error) for words in DECLINES)
+    return PathReport("refused" if declined else "error", message=_describe(error))
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _prefixes(targets: Sequence[Target]) -> list[str]:
+    return [f"[{index}/{len(targets)}] {target.name}: " for index, target in enumerate(targets, start=1)]
+
+
+def _environment() -> Environment:
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        neatpack=neatpack.__version__,
+        torch=torch.__version__,
+        transformers=_version("transformers"),
+        threads=torch.get_num_threads(),
+        dtype="float32",
+        device="cpu",
+        threshold=THRESHOLD,
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@contextmanager
+def _undisturbed() -> Generator[None, None, None]:
+    """Within: one thread, no warnings of libraries. Afterwards: threads, random state and warnings as they were."""
+    threads = torch.get_num_threads()
+    with warnings.catch_warnings(), torch.random.fork_rng(), _quiet_transformers():
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def _quiet_transformers() -> Generator[None, None, None]:
+    """Keep Transformers from logging what it thinks of tiny models; it is not imported for that."""
+    if "transformers" not in sys.modules and _version("transformers") is None:
+        yield
+        return
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

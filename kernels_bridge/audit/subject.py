@@ -1,0 +1,146 @@
+"""Calling a model under audit: which arguments its forward takes, its logits, and its embeddings for gradients."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from neatpack.contracts.errors import ModelError, Problem
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where one document's tokens stand in the output of a call.
+
+    Attributes:
+        call: index of the call.
+        row: index along `batch`.
+        span: indices along `sequence`.
+    """
+
+    call: int
+    row: int
+    span: slice
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered to all documents.
+
+    Attributes:
+        logits: of each document, `[length, vocabulary]`.
+        pieces: where each document stands.
+        embeddings: of each call, the outputs of its token embeddings, `[batch, sequence, ...]`, as leaves to which
+            the logits are differentiable.
+    """
+
+    logits: tuple[Tensor, ...]
+    pieces: tuple[Piece, ...]
+    embeddings: tuple[tuple[Tensor, ...], ...] = ()
+
+
+@dataclass
+class Subject:
+    """A model under audit.
+
+    Attributes:
+        model: the built module, in evaluation mode.
+        hooked: arguments that a hook on the model takes away before its forward.
+        dropped: arguments that its forward does not take and that were left out, in the order in which they came.
+    """
+
+    model: nn.Module
+    hooked: frozenset[str] = frozenset()
+    dropped: dict[str, None] = field(default_factory=dict[str, None])
+
+    def packed(
+        self, packed: PackedDocuments, arguments: Mapping[str, object], tokens: Tensor | None = None, grad: bool = False
+    ) -> Answer:
+        """Give all documents in one call.
+
+        Args:
+            packed: the documents.
+            arguments: what goes with the tokens.
+            tokens: int64 `[batch, sequence]` in place of the documents' own.
+            grad: whether to keep the embeddings and the graph from them to the logits.
+        """
+        tokens = packed.input_ids if tokens is None else tokens
+        pieces = tuple(Piece(0, place.row, place.span) for place in packed.places)
+        with self._embeddings(tokens, grad) as embeddings:
+            logits = self._call(tokens, arguments)
+        return Answer(tuple(logits[piece.row, piece.span] for piece in pieces), pieces, (tuple(embeddings),))
+
+    def alone(self, packed: PackedDocuments, tokens: Tensor | None = None, grad: bool = False) -> Answer:
+        """Give each document in a call of its own; arguments as in `packed`."""
+        tokens = packed.input_ids if tokens is None else tokens
+        logits: list[Tensor] = []
+        kept: list[tuple[Tensor, ...]] = []
+        for place in packed.places:
+            own = tokens[place.row : place.row + 1, place.span]
+            with self._embeddings(own, grad) as embeddings:
+                logits.append(self._call(own, {"use_cache": False})[0])
+            kept.append(tuple(embeddings))
+        pieces = tuple(Piece(call, 0, slice(0, place.length)) for call, place in enumerate(packed.places))
+        return Answer(tuple(logits), pieces, tuple(kept))
+
+    def vocabulary(self) -> int:
+        """The number of token ids that the model embeds; 256 where it has no embedding."""
+        get_embeddings: object = getattr(self.model, "get_input_embeddings", None)
+        try:
+            embedding: object = get_embeddings() if callable(get_embeddings) else None
+        except (AttributeError, NotImplementedError):
+            embedding = None
+        embeddings = [embedding, *self.model.modules()]
+        return next((module.num_embeddings for module in embeddings if isinstance(module, nn.Embedding)), 256)
+
+    def _call(self, tokens: Tensor, arguments: Mapping[str, object]) -> Tensor:
+        names, takes_any = _parameters(self.model)
+        taken = {name: value for name, value in arguments.items() if takes_any or name in names | self.hooked}
+        self.dropped.update(dict.fromkeys(name for name in arguments if name not in taken and name != "use_cache"))
+        output: object = self.model(input_ids=tokens, **taken) if "input_ids" in names else self.model(tokens, **taken)
+        return _logits(output, tokens)
+
+    @contextmanager
+    def _embeddings(self, tokens: Tensor, grad: bool) -> Iterator[list[Tensor]]:
+        """Within, each output of an embedding of `tokens` is replaced by a leaf, and kept in the list."""
+        leaves: list[Tensor] = []
+
+        def replace(_module: nn.Module, given: tuple[object, ...], output: Tensor) -> Tensor | None:
+            if not (given and isinstance(given[0], Tensor) and torch.equal(given[0], tokens)):
+                return None
+            leaves.append(output.detach().requires_grad_())
+            return leaves[-1]
+
+        embeddings = [module for module in self.model.modules() if isinstance(module, nn.Embedding)] if grad else []
+        handles = [module.register_forward_hook(replace) for module in embeddings]
+        try:
+            with torch.set_grad_enabled(grad):
+                yield leaves
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _parameters(model: nn.Module) -> tuple[frozenset[str], bool]:
+    parameters = inspect.signature(model.forward).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return frozenset(parameters), takes_any
+
+
+def _logits(output: object, tokens: Tensor) -> Tensor:
+    """Take the logits out of a tensor, a tuple that begins with them, or an object that has them."""
+    logits: object = output
+    if not isinstance(output, Tensor):
+        logits = cast("tuple[object, ...]", output)[0] if isinstance(output, tuple) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor) and logits.shape[:2] == tokens.shape and logits.ndim == 3:
+        return logits
+    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
+    remedy = "The forward must return [batch, sequence, vocabulary], in a tuple first, or as .logits."
+    raise ModelError(Problem("forward", "returned no logits", "shape", value=found, remedy=remedy))

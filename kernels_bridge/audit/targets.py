@@ -1,0 +1,155 @@
+"""What is audited: a model type of Transformers, or a callable that builds a module."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import nn
+
+from neatpack.contracts.errors import ModelError, ModelTypeError, Problem
+from neatpack.kernels_bridge.audit.inputs import LayerWindows
+from neatpack.kernels_bridge.audit.paths import Attention
+from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model, require_model_type, tiny_model_class
+from neatpack.kernels_bridge.audit.witness import NAME, Witness, attention_registries, registered
+from neatpack.kernels_bridge.models import text_config
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model of its own, built with one attention.
+
+    Attributes:
+        model: in evaluation mode, fp32.
+        witness: the kernel that is bound to it; None where the attention is the model's own.
+    """
+
+    model: nn.Module
+    witness: Witness | None = None
+
+
+class Target(Protocol):
+    """Something that can be built, with any attention, always with the same weights."""
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        ...
+
+    def variant(self, attention: Attention) -> AbstractContextManager[Variant]:
+        """Build it with `attention`, and undo at the end whatever was bound for it."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """A model type of Transformers, such as "llama", at a tiny size."""
+
+    name: str
+
+    @contextmanager
+    def variant(self, attention: Attention) -> Generator[Variant, None, None]:
+        """Build it with `attention`; the weights are the same every time."""
+        if attention != "kernel":
+            yield Variant(build_tiny_model(self.name, None if attention == "built" else attention))
+            return
+        witness = Witness()
+        with registered(witness, attention_registries([tiny_model_class(self.name)])):
+            yield Variant(build_tiny_model(self.name, NAME), witness)
+
+
+@dataclass
+class Builder:
+    """A callable that builds a module. The weights of what it builds first are given to all that it builds later."""
+
+    name: str
+    build: Callable[[], object]
+    weights: dict[str, torch.Tensor] | None = None
+
+    @contextmanager
+    def variant(self, attention: Attention) -> Generator[Variant, None, None]:
+        """Build it; where Transformers dispatches its attention, with `attention`, else with its own."""
+        model = self._build()
+        config = text_config(model)
+        if attention == "built" or config is None:
+            yield Variant(model)
+        elif attention == "kernel":
+            witness = Witness()
+            classes = {type(module) for module in model.modules()}
+            with registered(witness, attention_registries(classes)), _dispatched_to(config, NAME):
+                yield Variant(model, witness)
+        else:
+            with _dispatched_to(config, attention):
+                yield Variant(model)
+
+    def _build(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            model = self.build()
+        if not isinstance(model, nn.Module):
+            found = type(model).__name__
+            remedy = "Give a callable without arguments that returns the built torch.nn.Module."
+            raise ModelTypeError(Problem(self.name, "built no module", "type", value=found, remedy=remedy))
+        model = model.float().eval()
+        if self.weights is None:
+            self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(self.weights)
+        return model
+
+
+def parse_target(text: str) -> Target:
+    """Read what the command line names: `package.module:callable`, or a model type.
+
+    Raises:
+        ModelError: there is no such model type, module or callable; the nearest known model types are named.
+        DependencyError: Transformers is needed and not installed.
+    """
+    module_name, separator, attribute = text.partition(":")
+    if not separator:
+        require_model_type(text)
+        return ModelType(text)
+    try:
+        found: object = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # noqa: BLE001 - the module runs code of its own, which may raise anything
+        message = f"cannot be found ({type(error).__name__}: {error})"
+        remedy = "Write package.module:callable; the module is looked up from the current folder too."
+        raise ModelError(Problem(text, message, "missing", remedy=remedy)) from error
+    if not callable(found):
+        raise ModelError(Problem(text, "is not callable", "type", value=type(found).__name__))
+    return Builder(text, cast("Callable[[], object]", found))
+
+
+def layer_windows(model: nn.Module) -> LayerWindows:
+    """Say for each kind of attention layer how many keys it sees; None for all."""
+    config = text_config(model)
+    window = _number(config, "sliding_window")
+    windows: dict[str, int | None] = {
+        "full_attention": None,
+        "sliding_attention": window,
+        "chunked_attention": _number(config, "attention_chunk_size"),
+    }
+    kinds: object = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
+    present = {kind: windows[kind] for kind in dict.fromkeys(cast("Iterable[str]", kinds)) if kind in windows}
+    return present or {"full_attention": None}
+
+
+def _number(config: object, name: str) -> int | None:
+    value: object = getattr(config, name, None)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@contextmanager
+def _dispatched_to(config: object, name: str) -> Generator[None, None, None]:
+    """Within, Transformers dispatches the attention of the model of `config` to `name`."""
+    field = "_attn_implementation_internal"
+    before: object = getattr(config, field)
+    setattr(config, field, name)
+    try:
+        yield
+    finally:
+        setattr(config, field, before)

@@ -1,0 +1,144 @@
+"""From measurements to a verdict: what the numbers prove, and no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from neatpack.kernels_bridge.audit.documents import Place
+from neatpack.kernels_bridge.audit.paths import Path
+from neatpack.kernels_bridge.audit.probes import Measurement, Movement
+from neatpack.kernels_bridge.audit.report import Kind, Verdict
+
+THRESHOLD: Final = 1e-5
+"""Share of the logit scale above which something has moved. Rounding stays below 2e-6; the weakest leak known in a
+tiny model is 1e-1."""
+
+
+@dataclass(frozen=True)
+class KernelCalls:
+    """What a bound kernel saw in one forward.
+
+    Attributes:
+        calls: how often it was called.
+        boundaries_seen: whether it was given exactly the boundaries of the batch in every call.
+    """
+
+    calls: int
+    boundaries_seen: bool
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a verdict rests on.
+
+    Attributes:
+        measurement: the numbers.
+        kernel: what the bound kernel saw; None where none was bound.
+        dropped: arguments that the model's forward does not take.
+        had_effect: whether the logits change when the boundaries are left out; None where that was not tried.
+        causal: whether tokens inside a document see no later ones; None where that was not tried.
+    """
+
+    measurement: Measurement
+    kernel: KernelCalls | None
+    dropped: tuple[str, ...] = ()
+    had_effect: bool | None = None
+    causal: bool | None = None
+
+    @property
+    def leaks(self) -> bool:
+        """Whether one document reaches another."""
+        gradient = self.measurement.gradient
+        return self.measurement.finite and (
+            self.measurement.perturbation.cross > THRESHOLD or (gradient is not None and gradient.cross > THRESHOLD)
+        )
+
+    @property
+    def movement(self) -> Movement:
+        """The test that shows the leak."""
+        gradient = self.measurement.gradient
+        by_gradient = gradient is not None and self.measurement.perturbation.cross <= THRESHOLD
+        return gradient if gradient is not None and by_gradient else self.measurement.perturbation
+
+    @property
+    def differs(self) -> bool:
+        """Whether documents answer otherwise than alone."""
+        return self.measurement.difference > THRESHOLD
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict, what it rests on, and a sentence for people. `kind` is None for a leak whose place is yet to be
+    found."""
+
+    verdict: Verdict
+    kind: Kind | None
+    message: str
+
+
+def judge(evidence: Evidence, path: Path, places: Sequence[Place]) -> Finding:
+    """Say what the evidence proves about a path."""
+    unseen = _unseen(evidence.measurement)
+    if unseen is not None and not evidence.leaks:
+        return unseen
+    if evidence.leaks:
+        return Finding("leak", *_leak(evidence, path))
+    if evidence.causal is False:
+        return Finding("differs", "causality", "Tokens see later tokens of their own document.")
+    if evidence.differs:
+        return Finding("differs", *_difference(evidence.measurement, places))
+    if evidence.kernel is not None and evidence.kernel.calls == 0:
+        return Finding("inconclusive", "kernel_not_called", "The bound kernel was never called: this proves nothing.")
+    if evidence.kernel is not None and not evidence.kernel.boundaries_seen:
+        return Finding("inconclusive", "kwargs_dropped", "The kernel was called without the boundaries given.")
+    return Finding("clean", None, "Every document answers as it does alone.")
+
+
+def _unseen(measurement: Measurement) -> Finding | None:
+    """Say why a leak could not have been seen; None if it could."""
+    perturbation, gradient = measurement.perturbation, measurement.gradient
+    if not measurement.finite or math.isnan(perturbation.cross) or (gradient and math.isnan(gradient.cross)):
+        return Finding("inconclusive", "not_finite", "Logits or gradients are not finite numbers.")
+    if measurement.scale == 0 or perturbation.own <= THRESHOLD:
+        return Finding("inconclusive", "constant", "A document's own logits do not move when its tokens change.")
+    if gradient is None:
+        return Finding("inconclusive", "gradient_unseen", "No differentiable token embedding was found.")
+    if gradient.own <= THRESHOLD:
+        return Finding("inconclusive", "gradient_unseen", "No gradient reaches a document's own embeddings.")
+    return None
+
+
+def _leak(evidence: Evidence, path: Path) -> tuple[Kind | None, str]:
+    movement = evidence.movement
+    reaches = f"Document {movement.source + 1} reaches document {movement.target + 1}."
+    if evidence.kernel is not None and evidence.kernel.calls == 0:
+        return "kernel_not_called", f"{reaches} The model never called the bound kernel."
+    if evidence.kernel is not None and not evidence.kernel.boundaries_seen:
+        return "kwargs_dropped", f"{reaches} The kernel was called without the boundaries given."
+    if evidence.dropped and path.carries_boundaries:
+        return "kwargs_dropped", f"{reaches} The forward does not take {', '.join(evidence.dropped)}."
+    if evidence.had_effect is False:
+        return "kwargs_dropped", f"{reaches} The boundaries given change nothing in the answer."
+    if evidence.causal is False:
+        return "causality", f"{reaches} Tokens see later tokens of their own document, too."
+    return None, reaches
+
+
+def _difference(measurement: Measurement, places: Sequence[Place]) -> tuple[Kind, str]:
+    """Name the cause of a difference without a leak by which tokens it is that differ."""
+    differs = [[value > THRESHOLD for value in document] for document in measurement.differences]
+    starts_row = [any(document) for document, place in zip(differs, places, strict=True) if place.start == 0]
+    others = [any(document) for document, place in zip(differs, places, strict=True) if place.start > 0]
+    if not any(starts_row) and all(others):
+        return "positions", "Documents that begin a row are right, all others are not: their positions do not restart."
+    first = min(document.index(True) for document in differs if any(document))
+    if first > 1 and all(all(document[first:]) for document in differs):
+        return "window", f"Tokens from place {first} of their document on differ: a window of {first} is not kept."
+    wrong = [place.length for document, place in zip(differs, places, strict=True) if any(document)]
+    right = [place.length for document, place in zip(differs, places, strict=True) if not any(document)]
+    if right and max(wrong) < min(right):
+        return "length", "Only the longest documents are right: something is scaled by the longest of the batch."
+    return "unexplained", "Documents answer otherwise than alone, and no cause is proved."

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neatpack.adapters.segments import to_tensor
 from neatpack.contracts.errors import BatchFileError, Problem, ProblemKind
 
 BatchEntry: TypeAlias = Tensor | int | str
@@ -48,11 +49,7 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
         raise _error(path, f"is of an unknown kind, {path.suffix!r}", "unsupported", remedy)
     if not path.is_file():
         raise _error(path, "there is no such file", "missing", "Check the path.")
-    content = read(path)
-    if not isinstance(content, Mapping) or not content:
-        remedy = "Save one mapping from field names to tensors."
-        raise _error(path, f"must hold a mapping with entries, not {type(content).__name__}", "type", remedy)
-    entries = cast("Mapping[object, object]", content)
+    entries = _mapping(path, read(path))
     return {str(name): _entry(path, str(name), value) for name, value in entries.items()}
 
 
@@ -67,7 +64,7 @@ def _read_torch(path: Path) -> object:
 def _read_safetensors(path: Path) -> object:
     try:
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
     except ImportError as error:
         raise _error(path, "needs safetensors", "missing", "Run `pip install safetensors`.") from error
     try:
@@ -101,6 +98,13 @@ _READERS: Final[Mapping[str, Callable[[Path], object]]] = {
 }
 
 
+def _mapping(path: Path, content: object) -> Mapping[object, object]:
+    if not isinstance(content, Mapping) or not content:
+        remedy = "Save one mapping from field names to tensors."
+        raise _error(path, "must hold a mapping with entries", "type", remedy)
+    return cast("Mapping[object, object]", content)
+
+
 def _entry(path: Path, name: str, value: object) -> BatchEntry:
     if isinstance(value, bool) or not isinstance(value, (Tensor, int, str)):
         value = _tensor(path, name, value)
@@ -115,7 +119,7 @@ def _tensor(path: Path, name: str, value: object) -> Tensor:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"of kind {array.dtype}")
-        return torch.from_numpy(np.array(array))
+        return to_tensor(np.array(array), torch.device("cpu"))
     except (ValueError, TypeError) as error:
         raise _error(path, f"{name} is no tensor ({error})", "type", remedy) from error
 

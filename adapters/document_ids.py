@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments
+from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 
@@ -74,13 +74,10 @@ def canonical_document_ids(document_ids: Tensor | Segments) -> Tensor:
                 [1, 1, 0, 0]])
     """
     segments = as_segments(document_ids)
-    documents = segments.documents
     numbers = np.zeros(segments.ids.size, np.int64)
-    kept = np.flatnonzero(segments.ids)
-    owner = np.searchsorted(documents.starts, segments.bounds[kept], side="right") - 1
-    numbers[kept] = documents.ranks[owner] + 1
+    numbers[segments.kept] = segments.documents.ranks[segments.owners] + 1
     ids = np.repeat(numbers, segments.lengths)
-    return segments.tensor(ids.reshape(segments.batch, segments.sequence))
+    return segments.tensor(ids).view(segments.batch, segments.sequence)
 
 
 def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -122,7 +119,7 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
     before[rows[heads]] = documents[heads] - 1
     ids = np.zeros(position_ids.shape, np.int64)
     ids[kept] = documents - before[rows]
-    return torch.from_numpy(ids).to(position_ids.device)
+    return to_tensor(ids, position_ids.device)
 
 
 def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length: int) -> Tensor:
@@ -149,7 +146,7 @@ def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length:
     ids = np.zeros((len(lengths), sequence_length), np.int64)
     for row, row_lengths in enumerate(lengths):
         ids[row, : sum(row_lengths)] = np.repeat(np.arange(1, len(row_lengths) + 1), row_lengths)
-    return torch.from_numpy(ids)
+    return to_tensor(ids, torch.device("cpu"))
 
 
 def _position_problems(position_ids: object, padding_mask: object) -> list[Problem]:

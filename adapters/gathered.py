@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.document_ids import integer_rows_problems
-from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host
+from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
@@ -109,7 +109,7 @@ def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
     segments = as_segments(document_ids)
     indices = np.empty((segments.batch, segments.sequence), np.int64)
     indices[:] = np.arange(segments.sequence)
-    flat = indices.reshape(-1)
+    flat = indices.ravel()
     for run in np.flatnonzero(segments.ids == 0).tolist():
         flat[segments.bounds[run] : segments.bounds[run + 1]] = UNUSED_OFFSET
     documents = segments.documents
@@ -134,9 +134,8 @@ def gathered_flat(document_ids: Tensor | Segments) -> GatheredFlat[Tensor]:
     """
     segments = as_segments(document_ids)
     documents = segments.documents
-    kept = np.flatnonzero(segments.ids)
-    lengths = segments.lengths[kept]
-    shift = segments.bounds[kept] - (np.cumsum(lengths) - lengths)
+    lengths = segments.lengths[segments.kept]
+    shift = segments.bounds[segments.kept] - (np.cumsum(lengths) - lengths)
     indices = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
     return GatheredFlat(segments.tensor(indices), segments.tensor(_offsets(documents.lengths)), documents.longest)
 
@@ -180,8 +179,8 @@ def flatten_packed_sequence_metadata(
     rows, places = np.nonzero(indices >= 0)
     flat = indices[rows, places].astype(np.int64) + rows * sequence_length
     lengths = np.diff(offsets.astype(np.int64), axis=1)[used[:, 1:]]
-    flat_offsets = torch.from_numpy(np.append(0, np.cumsum(lengths))).to(cu_seqlens.dtype)
-    return torch.from_numpy(flat).to(packed_token_indices.device), flat_offsets.to(cu_seqlens.device)
+    flat_offsets = np.append(0, np.cumsum(lengths)).astype(offsets.dtype)
+    return to_tensor(flat, packed_token_indices.device), to_tensor(flat_offsets, cu_seqlens.device)
 
 
 def document_ids_from_metadata(packed_token_indices: Tensor, cu_seqlens: Tensor) -> Tensor:
@@ -213,7 +212,7 @@ def document_ids_from_metadata(packed_token_indices: Tensor, cu_seqlens: Tensor)
     before = np.searchsorted(rows, rows)
     ids = np.zeros(batch * sequence, np.int64)
     ids[indices] = np.repeat(np.arange(1, rows.size + 1) - before, lengths)
-    return torch.from_numpy(ids.reshape(batch, sequence)).to(packed_token_indices.device)
+    return to_tensor(ids, packed_token_indices.device).view(batch, sequence)
 
 
 def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from neatpack.adapters.document_ids import integer_rows_problems
@@ -52,8 +51,9 @@ def mask_labels(
     problems = _problems(labels, bounds, label_shift)
     if problems:
         raise EncodingError(*problems)
-    dropped = np.logical_or.reduce([_crossing(each, label_shift) for each in bounds])
-    return labels.masked_fill(segments.tensor(dropped), IGNORED_LABEL)
+    for each in bounds:
+        labels = labels.masked_fill(_crossing(each, label_shift), IGNORED_LABEL)
+    return labels
 
 
 def count_valid_targets(labels: Tensor) -> Tensor:
@@ -69,19 +69,18 @@ def count_valid_targets(labels: Tensor) -> Tensor:
     return (labels != IGNORED_LABEL).sum()
 
 
-def _crossing(segments: Segments, label_shift: LabelShift) -> npt.NDArray[np.bool_]:
-    """Mark the places whose label goes."""
+def _crossing(segments: Segments, label_shift: LabelShift) -> Tensor:
+    """Mark the places whose label goes, bool `[batch, sequence]`."""
     dropped = np.repeat(segments.ids == 0, segments.lengths)
-    kept = np.flatnonzero(segments.ids)
     if label_shift == "model":
-        dropped[segments.bounds[kept]] = True
+        dropped[segments.bounds[segments.kept]] = True
     else:
-        lasts = segments.bounds[kept + 1] - 1
+        lasts = segments.bounds[segments.kept + 1] - 1
         if label_shift == "document":
             # Before a hole the target is the hole's token; at the end of a document it is the document's own.
             lasts = np.setdiff1d(lasts, segments.documents.ends - 1, assume_unique=True)
         dropped[lasts] = True
-    return dropped.reshape(segments.batch, segments.sequence)
+    return segments.tensor(dropped).view(segments.batch, segments.sequence)
 
 
 def _problems(labels: object, bounds: list[Segments], label_shift: object) -> list[Problem]:

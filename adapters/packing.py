@@ -140,11 +140,10 @@ def unpack(values: Tensor, document_ids: Tensor | Segments, document_keys: Tenso
         message = f"must begin with the shape of the document ids, {shape}"
         raise BatchError(Problem("values", message, "shape", value=tuple(values.shape)))
     order = range(segments.documents.rows.size) if document_keys is None else _key_order(segments, document_keys)
-    flat = values.reshape(-1, *values.shape[2:])
-    runs = np.flatnonzero(segments.ids)
+    flat = values.flatten(0, 1)
+    owners: list[int] = segments.owners.tolist()
     pieces: list[list[Tensor]] = [[] for _ in range(segments.documents.rows.size)]
-    owner = np.searchsorted(segments.documents.starts, segments.bounds[runs], side="right") - 1
-    for run, document in zip(runs.tolist(), owner.tolist(), strict=True):
+    for run, document in zip(segments.kept.tolist(), owners, strict=True):
         pieces[document].append(flat[segments.bounds[run] : segments.bounds[run + 1]])
     return [pieces[document][0] if len(pieces[document]) == 1 else torch.cat(pieces[document]) for document in order]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.document_ids import same_place_problems
-from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host
+from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
@@ -111,7 +111,7 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
         raise EncodingError(Problem("cu_seq_lens_k", "differs from cu_seq_lens_q", "disagreement", remedy=remedy))
     batch, sequence = padding_mask.shape
     starts, ends = _checked_segments(bounds.astype(np.int64), batch, sequence)
-    padded = np.add.reduceat(mask.reshape(-1).astype(np.int64), starts)
+    padded = np.add.reduceat(mask.ravel().astype(np.int64), starts)
     mixed = np.flatnonzero((padded != 0) & (padded != ends - starts))
     if mixed.size:
         row, position = divmod(int(starts[mixed[0]]), sequence)
@@ -122,7 +122,7 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
     numbers = np.cumsum(kept)
     before = np.searchsorted(rows, rows)
     ids = np.where(kept, numbers - (numbers - kept)[before], 0)
-    return torch.from_numpy(np.repeat(ids, ends - starts).reshape(batch, sequence)).to(padding_mask.device)
+    return to_tensor(np.repeat(ids, ends - starts), padding_mask.device).view(batch, sequence)
 
 
 def _cut(bounds: Integers, longest: int) -> npt.NDArray[np.int32]:

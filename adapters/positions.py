@@ -35,8 +35,8 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
     # Every run counts from the document that opened last; where that has ended, the run is padding.
     owner = np.maximum(np.searchsorted(documents.starts, segments.bounds[:-1], side="right") - 1, 0)
     origins = documents.starts[owner] if documents.starts.size else segments.bounds[:-1]
-    positions = np.arange(segments.bounds[-1])
+    positions = np.arange(segments.batch * segments.sequence)
     positions -= np.repeat(origins - start, segments.lengths)
     for run in segments.padding.tolist():
         positions[segments.bounds[run] : segments.bounds[run + 1]] = 0
-    return segments.tensor(positions.reshape(segments.batch, segments.sequence))
+    return segments.tensor(positions).view(segments.batch, segments.sequence)

@@ -98,9 +98,19 @@ class Segments:
         return self.bounds[:-1] // self.sequence
 
     @cached_property
+    def kept(self) -> Integers:
+        """Indices of the runs that are not zeros."""
+        return np.flatnonzero(self.ids)
+
+    @cached_property
+    def owners(self) -> Integers:
+        """The document of each kept run, an index into `documents`."""
+        return np.searchsorted(self.documents.starts, self.bounds[self.kept], side="right") - 1
+
+    @cached_property
     def documents(self) -> Documents:
         """The documents that the runs make: runs of one id in one row with nothing but zeros between them."""
-        runs = np.flatnonzero(self.ids)
+        runs = self.kept
         rows, ids, starts = self.rows[runs], self.ids[runs], self.bounds[runs]
         ends, lengths = self.bounds[runs + 1], self.lengths[runs]
         opens = np.ones(runs.size, np.bool_)
@@ -131,7 +141,7 @@ class Segments:
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
         """Bring an array to the device of the ids; on the CPU the memory is shared."""
-        return torch.from_numpy(array).to(self.device)
+        return to_tensor(array, self.device)
 
 
 def scan_segments(document_ids: Tensor, *, field: str = "document_ids") -> Segments:
@@ -184,12 +194,17 @@ def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
         return [tensors[0].detach().cpu().numpy()]
     joined = torch.cat([tensor.detach().reshape(-1).to(torch.int64) for tensor in tensors]).cpu().numpy()
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
-    return [part.reshape(tensor.shape) for part, tensor in zip(np.split(joined, ends), tensors, strict=True)]
+    return [np.reshape(part, tensor.shape) for part, tensor in zip(np.split(joined, ends), tensors, strict=True)]
+
+
+def to_tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Bring an array to a device; on the CPU the memory is shared."""
+    return torch.from_numpy(array).to(device)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segments:
     batch, sequence = ids.shape
-    flat = ids.reshape(-1)
+    flat = ids.ravel()
     opens = np.empty(flat.size, np.bool_)
     np.not_equal(flat[1:], flat[:-1], out=opens[1:])
     opens[::sequence] = True
@@ -232,12 +247,14 @@ def _form_problems(value: object, field: str) -> list[Problem]:
 def _value_problems(segments: Segments, field: str) -> list[Problem]:
     """List negative ids and ids that come back, the first of each row. It reads the table, not the tokens."""
     problems: list[Problem] = []
+    if segments.ids.min() >= 0:
+        return _return_problems(segments, field)
     negative = np.flatnonzero(segments.ids < 0)
     for segment in negative[_first_of_each(segments.rows[negative])].tolist():
         row, position = segments.split(segment)
         remedy = "Use 0 for padding and a positive number for each document."
         problems.append(Problem(field, "negative id", "value", row, position, int(segments.ids[segment]), remedy))
-    return problems or _return_problems(segments, field)
+    return problems
 
 
 def _return_problems(segments: Segments, field: str) -> list[Problem]:

@@ -114,11 +114,21 @@ from neatpack.contracts.errors import (
     ProblemKind,
 )
 from neatpack.contracts.fields import IGNORED_LABEL, UNUSED_LENGTH, UNUSED_OFFSET
-from neatpack.contracts.kernels import Accepted, AttentionConsumer, Decision, Rejected, VarlenAttention
+from neatpack.contracts.kernels import (
+    CONSUMER_NAMES,
+    Accepted,
+    Attachment,
+    AttentionConsumer,
+    ConsumerName,
+    Decision,
+    Rejected,
+    VarlenAttention,
+)
 from neatpack.contracts.tensors import TensorLike, is_tensor_like
 
 __all__ = [
     "BATCH_OUTPUT_FORMATS",
+    "CONSUMER_NAMES",
     "IGNORED_LABEL",
     "LABEL_SHIFTS",
     "PACKED_MASK_TYPES",
@@ -127,6 +137,7 @@ __all__ = [
     "UNUSED_OFFSET",
     "Accepted",
     "AnyPackedSequenceContract",
+    "Attachment",
     "AttentionBackendSelection",
     "AttentionConsumer",
     "Axes",
@@ -136,6 +147,7 @@ __all__ = [
     "BoundariesMissingError",
     "CapabilitiesError",
     "ConsumerError",
+    "ConsumerName",
     "ContractError",
     "Count",
     "Decision",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar, Union
-
-from typing_extensions import TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from neatpack.contracts.capabilities import PackingCapabilities
 
 QKVT = TypeVar("QKVT")
+CallT_contra = TypeVar("CallT_contra", contravariant=True)
 ModelT_contra = TypeVar("ModelT_contra", contravariant=True)
 
 
@@ -34,7 +34,9 @@ class VarlenAttention(Protocol[QKVT]):
         max_seqlen_k: int,
         softmax_scale: float | None = ...,
         causal: bool = ...,
-    ) -> QKVT | tuple[QKVT | None, ...]: ...
+    ) -> QKVT | tuple[QKVT | None, ...]:
+        """Attend within documents; the output has the shape of `q`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,19 +53,55 @@ class Rejected:
     reason: str
 
 
-Decision: TypeAlias = Union[Accepted, Rejected]
+Decision: TypeAlias = Accepted | Rejected
 """Selection is data: it can be printed, compared and tested."""
 
-ConsumerName = Literal["reference", "hf_flash", "block_causal"]
-"""The consumers that neatpack itself registers."""
+ConsumerName = Literal["declared", "hf_flash", "block_causal", "reference"]
+"""The consumers that neatpack itself registers, in order of preference."""
+
+CONSUMER_NAMES: Final[tuple[ConsumerName, ...]] = get_args(ConsumerName)
 
 
-class AttentionConsumer(Protocol[ModelT_contra]):
-    """A way to run attention over packed rows, and how a model is bound to it."""
+class Attachment(Protocol):
+    """What a consumer set up for one model beside the hook: an attention function, say. It can be pickled.
+
+    While it is paused, the model computes as if nothing had been attached.
+    """
 
     @property
-    def name(self) -> str: ...
+    def counts_calls(self) -> bool:
+        """Whether a forward that never reached the attention function is an error."""
+        ...
 
-    def decide(self, model: ModelT_contra) -> Decision:
-        """Say whether this consumer takes `model`, without changing anything."""
+    def pause(self) -> None:
+        """Let the model compute as it did before; may be called twice."""
+        ...
+
+    def resume(self) -> None:
+        """End `pause`; may be called twice."""
+        ...
+
+    def detach(self) -> None:
+        """Take back everything; may be called twice."""
+        ...
+
+
+class AttentionConsumer(Protocol[ModelT_contra, CallT_contra]):
+    """A way to run attention over packed rows: which models it takes, how one is bound, and what its call is."""
+
+    @property
+    def name(self) -> str:
+        """The word by which it is registered, which becomes part of an attention function's name."""
+        ...
+
+    def decide(self, model: ModelT_contra, attn_implementation: str) -> Decision:
+        """Say whether this consumer takes `model`, which runs with `attn_implementation`. Nothing is changed."""
+        ...
+
+    def attach(self, model: ModelT_contra) -> Attachment:
+        """Set up what the model's attention needs, or raise with nothing changed."""
+        ...
+
+    def derive(self, model: ModelT_contra, call: CallT_contra) -> Mapping[str, object]:
+        """Make the arguments that replace or join those of one forward call, from its document ids."""
         ...

@@ -1,0 +1,234 @@
+"""The binding of one model to one consumer. It is the forward pre-hook itself, so it lives where the model lives."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Final, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.errors import BoundariesMissingError, ModelError, Problem
+from neatpack.contracts.kernels import Attachment
+from neatpack.kernels_bridge.calls import CallRecord, start_record, stop_record
+from neatpack.kernels_bridge.entry import name_arguments, read_call
+from neatpack.kernels_bridge.models import require_module
+from neatpack.kernels_bridge.registry import get_consumer
+
+_PRE_HOOKS: Final = "_forward_pre_hooks"
+_HOOKS: Final = "_forward_hooks"
+
+MethodT = TypeVar("MethodT", bound=Callable[..., object])
+
+
+def _eagerly(method: MethodT) -> MethodT:
+    """Keep torch.compile out of a method: it reads ids on the host, and what it changes is not the graph's business."""
+    return cast("MethodT", torch.compiler.disable(method))  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]  # torch leaves it untyped
+
+
+class Binding:
+    """What makes a model take packed batches; found by `get_binding`, made by `configure_packing`.
+
+    On every call of the model it takes `_packed_seq_ids` out of the arguments, checks them, and puts in what the
+    consumer derives from them. It is copied and pickled with its model, and sits inside every wrapper of it. Calling
+    the model's `forward` directly goes round it, as round any hook; bound attention functions then raise.
+
+    Attributes:
+        consumer: name of the consumer.
+        implementation: what the model runs with when nothing is bound.
+        capabilities: what the loader has to emit.
+    """
+
+    def __init__(
+        self, consumer: str, implementation: str, capabilities: PackingCapabilities, attachment: Attachment
+    ) -> None:
+        self.consumer = consumer
+        self.implementation = implementation
+        self.capabilities = capabilities
+        self._attachment = attachment
+        self._suspended = 0
+        self._packed = False
+        self._record = CallRecord()
+        self._model: weakref.ref[nn.Module] | None = None
+
+    def __repr__(self) -> str:
+        return f"Binding(consumer={self.consumer!r}, implementation={self.implementation!r}, {self.capabilities})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_model": None, "_record": CallRecord(), "_packed": False}
+
+    @property
+    def calls(self) -> int:
+        """How often the bound attention function was called in the last packed forward."""
+        return self._record.calls
+
+    @property
+    def boundaries(self) -> Tensor | None:
+        """What the bound attention function was last given to tell documents apart: int32 offsets, or a 4-D mask."""
+        return self._record.boundaries
+
+    @property
+    def model(self) -> nn.Module:
+        """The module that this binding is a hook of.
+
+        Raises:
+            ModelError: it has been removed, or the module is gone.
+        """
+        model = None if self._model is None else self._model()
+        if model is None:
+            raise ModelError(Problem("binding", "is bound to no model", "missing", remedy="Use get_binding(model)."))
+        return model
+
+    def locate(self, model: nn.Module) -> None:
+        """Remember the module that carries this hook: a copied model carries a copied binding."""
+        self._model = weakref.ref(model)
+
+    def remove(self) -> None:
+        """Take the hooks off the model, and back what was set up for it. Removing twice changes nothing."""
+        model = None if self._model is None else self._model()
+        if model is not None:
+            _remove_hooks(model, self)
+        self._model = None
+        self._attachment.detach()
+
+    @contextmanager
+    def suspended(self) -> Generator[None, None, None]:
+        """Let the model compute as if nothing were bound, for the length of a `with` block."""
+        self._suspended += 1
+        self._attachment.pause()
+        try:
+            yield
+        finally:
+            self._suspended -= 1
+            if not self._suspended:
+                self._attachment.resume()
+
+    @_eagerly
+    def __call__(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]] | None:
+        """Rewrite the arguments of one call: the pre-hook.
+
+        Raises:
+            DocumentIdsError: the ids are malformed.
+            EncodingError: the ids do not fit the tokens, or something in the call contradicts them.
+            BoundariesMissingError: there are no ids, and the model is in training mode.
+        """
+        if self._suspended:
+            return None
+        self._packed = False
+        args, named = name_arguments(module, args, kwargs)
+        call = read_call(module, args, named, self.capabilities)
+        if call is None:
+            self._pass_through(named)
+            return None
+        derived = get_consumer(self.consumer).derive(module, call)
+        self._attachment.resume()
+        self._packed = True
+        self._record = start_record()
+        return args, {**call.arguments, **derived}
+
+    @_eagerly
+    def leave(self, module: nn.Module, args: object, output: object) -> None:
+        """End one call: the forward hook.
+
+        Raises:
+            BoundariesMissingError: the bound attention function was never called.
+        """
+        del args
+        if self._suspended:
+            return
+        stop_record()
+        self._attachment.resume()
+        unseen = self._packed and self._attachment.counts_calls and self.calls == 0
+        # The output is None where the forward raised: that error is the one to see.
+        if unseen and output is not None:
+            message = f"the attention function of consumer {self.consumer!r} was never called in a forward of"
+            remedy = "Choose another consumer; if the attention implementation was changed since, configure again."
+            name = type(module).__name__
+            raise BoundariesMissingError(Problem("model", f"{message} {name}", "missing", remedy=remedy))
+
+    def _pass_through(self, named: Mapping[str, object]) -> None:
+        """Let one call compute as if nothing were bound, until `leave`."""
+        cache = named.get("past_key_values")
+        mask = named.get("attention_mask")
+        masks = list(cast("dict[str, object]", mask).values()) if isinstance(mask, dict) else [mask]
+        if self._attachment.counts_calls and _is_static(cache) and all(mask is None for mask in masks):
+            message = "generation with a static cache makes its masks before the forward, by the bound name"
+            remedy = "Generate inside `with get_binding(model).suspended():`."
+            raise ModelError(Problem("past_key_values", message, "unsupported", remedy=remedy))
+        self._attachment.pause()
+
+
+def get_binding(model: nn.Module) -> Binding | None:
+    """Find the binding of a model, through any wrapper of torch, by looking at its hooks.
+
+    Args:
+        model: a built module.
+
+    Returns:
+        The binding, or None where the model is not bound.
+
+    Raises:
+        ModelTypeError: `model` is no `torch.nn.Module`.
+
+    Example:
+        >>> get_binding(nn.Linear(2, 2)) is None
+        True
+    """
+    inner = require_module(model)
+    binding = next((hook for hook in _hooks(inner, _PRE_HOOKS).values() if isinstance(hook, Binding)), None)
+    if binding is not None:
+        binding.locate(inner)
+    return binding
+
+
+def bind(model: nn.Module, consumer: str, implementation: str, capabilities: PackingCapabilities) -> Binding:
+    """Bind an unwrapped model in place of what binds it now. If that fails, nothing has changed.
+
+    Args:
+        model: the module that gets the hooks.
+        consumer: name of a consumer that accepted the model.
+        implementation: what the model runs with.
+        capabilities: what the consumer asked for.
+    """
+    before = get_binding(model)
+    if before is not None and _equal(before, consumer, implementation, capabilities):
+        return before
+    if before is not None:
+        before.remove()
+    try:
+        binding = Binding(consumer, implementation, capabilities, get_consumer(consumer).attach(model))
+    except BaseException:
+        if before is not None:
+            bind(model, before.consumer, before.implementation, before.capabilities)
+        raise
+    binding.locate(model)
+    model.register_forward_pre_hook(binding, with_kwargs=True)
+    model.register_forward_hook(binding.leave, always_call=True)
+    return binding
+
+
+def _equal(before: Binding, consumer: str, implementation: str, capabilities: PackingCapabilities) -> bool:
+    now = (before.consumer, before.implementation, before.capabilities)
+    return now == (consumer, implementation, capabilities)
+
+
+def _hooks(model: nn.Module, kind: str) -> dict[int, object]:
+    """Give torch's own table of hooks: it has no public way to list them, and handles do not survive copies."""
+    return cast("dict[int, object]", getattr(model, kind))
+
+
+def _remove_hooks(model: nn.Module, binding: Binding) -> None:
+    for kind, options in ((_PRE_HOOKS, "_forward_pre_hooks_with_kwargs"), (_HOOKS, "_forward_hooks_always_called")):
+        hooks = _hooks(model, kind)
+        for key in [key for key, hook in hooks.items() if hook in (binding, binding.leave)]:
+            del hooks[key]
+            _hooks(model, options).pop(key, None)
+
+
+def _is_static(cache: object) -> bool:
+    return bool(getattr(cache, "is_compileable", False)) and type(cache).__name__ != "DynamicCache"

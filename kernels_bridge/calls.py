@@ -1,0 +1,50 @@
+"""Counting the calls of attention functions in the forward that is running, and what they were given.
+
+A contextvar would do, but torch.compile breaks its graph at one; it reads a `threading.local` without.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass
+class CallRecord:
+    """What reached the attention function during one forward.
+
+    Attributes:
+        calls: how often it was called.
+        boundaries: what it was last given to tell documents apart: offsets, or a mask.
+    """
+
+    calls: int = 0
+    boundaries: Tensor | None = None
+
+
+class _Running(threading.local):
+    record: CallRecord | None = None
+
+
+_RUNNING = _Running()
+
+
+def start_record() -> CallRecord:
+    """Begin to record the calls of a forward, in this thread."""
+    _RUNNING.record = CallRecord()
+    return _RUNNING.record
+
+
+def stop_record() -> None:
+    """End the record: a call outside of a forward, in a recomputation say, counts nowhere."""
+    _RUNNING.record = None
+
+
+def note_call(boundaries: Tensor) -> None:
+    """Count one call of an attention function, to be made by the function itself."""
+    record = _RUNNING.record
+    if record is not None:
+        record.calls += 1
+        record.boundaries = boundaries

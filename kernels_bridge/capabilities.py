@@ -1,0 +1,97 @@
+"""From an attention implementation and a model's declarations to what its loader has to emit."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable
+from typing import Final, cast
+
+from torch import nn
+
+from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities
+from neatpack.contracts.errors import CapabilitiesError, Problem
+from neatpack.kernels_bridge.models import (
+    FLASH_IMPLEMENTATIONS,
+    NATIVE_FA4,
+    declared_backend,
+    declared_flag,
+    declared_mask_type,
+    is_flash,
+    is_hub_id,
+    mainline_name,
+    require_module,
+    unbound_name,
+)
+
+_KNOWN: Final = ("eager", "sdpa", "flex_attention", "flex", "te", NATIVE_FA4, *FLASH_IMPLEMENTATIONS)
+"""Names of Transformers and of NeMo AutoModel; whatever Transformers' registry holds is known as well."""
+
+
+def get_packing_capabilities(attn_implementation: str, model: nn.Module | None = None) -> PackingCapabilities:
+    """Tell what a loader has to emit for a model that runs with an attention implementation.
+
+    Args:
+        attn_implementation: `"fa4"`, a flash name of Transformers or a kernels-hub id, or another backend's name.
+        model: the built model, in any wrapper of torch; its declarations count, by value.
+
+    Returns:
+        `document_ids` with NEAT metadata for native FlashAttention-4; `flash_varlen` for the flash
+        implementations of Transformers; what the model declares, or `block_causal`, for everything else.
+
+    Raises:
+        CapabilitiesError: nobody knows the name; `"fa4"` without a model that calls FlashAttention-4 itself; a flash
+            backend and a different mask type of the model's own; or a declaration of the model is not one.
+        ModelTypeError: `model` is no `torch.nn.Module`.
+
+    Example:
+        >>> get_packing_capabilities("flash_attention_2").packed_mask_type
+        'flash_varlen'
+        >>> get_packing_capabilities("sdpa").packed_mask_type
+        'block_causal'
+    """
+    inner = None if model is None else require_module(model)
+    own_type = None if inner is None else declared_mask_type(inner)
+    _require_known(attn_implementation, inner, own_type)
+    name = mainline_name(unbound_name(attn_implementation))
+    metadata = inner is not None and declared_flag(inner, "requires_packed_sequence_metadata")
+    native = inner is not None and declared_flag(inner, "uses_native_fa4")
+    if name == NATIVE_FA4:
+        if not native:
+            raise CapabilitiesError(_no_native_consumer())
+        return PackingCapabilities("document_ids", True, True)
+    if not is_flash(name):
+        return PackingCapabilities(own_type or "block_causal", metadata)
+    if own_type not in (None, "flash_varlen"):
+        message = f"the model declares {own_type!r}, but {attn_implementation!r} takes flash_varlen"
+        remedy = "Build the model with another backend, or let it declare what this one takes."
+        raise CapabilitiesError(Problem("packed_mask_type", message, "disagreement", value=own_type, remedy=remedy))
+    return PackingCapabilities("flash_varlen", metadata)
+
+
+def _no_native_consumer() -> Problem:
+    remedy = "Pass a model that declares `uses_native_fa4: bool = True`, or another attention implementation."
+    message = "native FlashAttention-4 needs a model whose layers call it"
+    return Problem("attn_implementation", message, "unsupported", value=repr(NATIVE_FA4), remedy=remedy)
+
+
+def _require_known(name: object, model: nn.Module | None, own_type: PackedMaskType | None) -> None:
+    """Refuse a name that nobody knows. An author who declares the mask type may name a backend of their own."""
+    if isinstance(name, str):
+        known = {*_KNOWN, *_registered_names()}
+        if unbound_name(name) in known or is_hub_id(unbound_name(name)):
+            return
+        if model is not None and own_type is not None and declared_backend(model) == name:
+            return
+        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)
+        remedy = f"Did you mean {near[0]!r}?"
+    else:
+        remedy = "Pass a name, such as 'sdpa'."
+    message = "is no attention implementation that neatpack or Transformers knows"
+    raise CapabilitiesError(Problem("attn_implementation", message, "value", value=repr(name), remedy=remedy))
+
+
+def _registered_names() -> list[str]:
+    """Name what Transformers' registry holds, if Transformers has been imported."""
+    interface: object = getattr(sys.modules.get("transformers.modeling_utils"), "ALL_ATTENTION_FUNCTIONS", ())
+    return list(cast("Iterable[str]", interface))

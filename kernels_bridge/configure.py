@@ -1,0 +1,156 @@
+"""Configuring a built model for packing: thin over the registry and the binding."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib import import_module
+
+from torch import nn
+
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.errors import ConsumerError, ModelError, Problem
+from neatpack.contracts.kernels import Rejected
+from neatpack.kernels_bridge.binding import bind, get_binding
+from neatpack.kernels_bridge.capabilities import get_packing_capabilities
+from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
+from neatpack.kernels_bridge.hf_attention import interface_modules
+from neatpack.kernels_bridge.models import (
+    forward_arguments,
+    get_model_attn_implementation,
+    is_flash,
+    require_module,
+    unbound_name,
+)
+from neatpack.kernels_bridge.registry import decide, get_consumer
+
+
+def configure_packing(
+    attn_implementation: str, model: nn.Module | None = None, *, consumer: str | None = None
+) -> PackingCapabilities:
+    """Bind a model to the consumer that fits it, and return what its loader has to emit.
+
+    The binding is found by `get_binding(model)`. Configuring equally again changes nothing; configuring otherwise
+    replaces the binding. If anything is refused, the model stays as it was.
+
+    Args:
+        attn_implementation: what the built model runs with, as `get_model_attn_implementation` names it.
+        model: the built model, in any wrapper of torch. Without it, only the capabilities are looked up.
+        consumer: bind this consumer instead of the first that takes the model.
+
+    Raises:
+        CapabilitiesError: the name or a declaration of the model is wrong, as in `get_packing_capabilities`.
+        ConsumerError: no consumer has the given name, or there is no model to bind it to.
+        ModelError: no consumer takes the model; the reasons are named.
+        ModelTypeError: `model` is no `torch.nn.Module`.
+
+    Example:
+        >>> from typing import Literal
+        >>> class Model(nn.Module):
+        ...     packed_mask_type: Literal["document_ids"] = "document_ids"
+        ...     def forward(self, input_ids, _packed_seq_ids): ...
+        >>> configure_packing("sdpa", Model()).packed_mask_type
+        'document_ids'
+    """
+    if model is None:
+        if consumer is not None:
+            remedy = "Pass the built model as well."
+            raise ConsumerError(Problem("consumer", "there is no model to bind it to", "missing", remedy=remedy))
+        return get_packing_capabilities(attn_implementation)
+    inner = require_module(model)
+    name, capabilities = _choose(attn_implementation, inner, consumer)
+    bind(inner, name, unbound_name(attn_implementation), capabilities)
+    return capabilities
+
+
+def configure_packing_for_models(models: Sequence[nn.Module]) -> PackingCapabilities:
+    """Bind the local pipeline stages of one model, each as its own attention demands, and join what they need.
+
+    Args:
+        models: the built stages, which consume the same batch.
+
+    Returns:
+        The common mask type, with metadata if any stage needs it.
+
+    Raises:
+        CapabilitiesError: there is no stage, or their mask types differ. No stage has been bound.
+        ModelError: no consumer takes a stage. No stage has been bound.
+        ModelTypeError: a stage is no `torch.nn.Module`.
+    """
+    stages = [require_module(model) for model in models]
+    chosen = [(stage, get_model_attn_implementation(stage)) for stage in stages]
+    choices = [_choose(implementation, stage, None) for stage, implementation in chosen]
+    combined = PackingCapabilities.combine(capabilities for _, capabilities in choices)
+    with ExitStack() as undo:
+        for (stage, implementation), (name, capabilities) in zip(chosen, choices, strict=True):
+            before = get_binding(stage)
+            binding = bind(stage, name, implementation, capabilities)
+            if binding is not before:
+                undo.callback(binding.remove)
+        undo.pop_all()
+    return combined
+
+
+def validate_flash_packing_support(attn_implementation: str = "sdpa", model: nn.Module | None = None) -> None:
+    """Raise if flash varlen kwargs could not reach the kernel. Other implementations need no such check.
+
+    Args:
+        attn_implementation: what the model runs with.
+        model: the built model, in any wrapper of torch; where None, only Transformers is checked.
+
+    Raises:
+        ModelError: the installed Transformers takes no varlen kwargs, or the forward of a custom model names neither
+            all four nor `_packed_seq_ids`.
+        ModelTypeError: `model` is no `torch.nn.Module`.
+
+    Example:
+        >>> validate_flash_packing_support("sdpa", nn.Linear(2, 2))
+    """
+    if not is_flash(unbound_name(attn_implementation)):
+        return
+    inner = None if model is None else require_module(model)
+    if inner is None or interface_modules(inner):
+        _require_varlen_transformers()
+        return
+    names = set(forward_arguments(inner) or ())
+    if DOCUMENT_IDS not in names and not names.issuperset(FLASH_FIELDS):
+        message = f"{type(inner).__name__}.forward names neither {DOCUMENT_IDS} nor all of {', '.join(FLASH_FIELDS)}"
+        remedy = "Add them to its arguments: `**kwargs` is no proof that boundaries arrive."
+        raise ModelError(Problem("forward", message, "unsupported", remedy=remedy))
+
+
+def _choose(attn_implementation: str, model: nn.Module, consumer: str | None) -> tuple[str, PackingCapabilities]:
+    """Choose the given consumer, or the first that takes the model in the form that its attention asks for."""
+    wanted = get_packing_capabilities(attn_implementation, model)
+    if consumer is not None:
+        decision = get_consumer(consumer).decide(model, attn_implementation)
+        if isinstance(decision, Rejected):
+            raise ModelError(_rejected(model, {consumer: decision.reason}))
+        return consumer, decision.capabilities
+    reasons: dict[str, str] = {}
+    for name, decision in decide(model, attn_implementation):
+        if isinstance(decision, Rejected):
+            reasons[name] = decision.reason
+        elif decision.capabilities.packed_mask_type == wanted.packed_mask_type:
+            return name, decision.capabilities
+        else:
+            reasons[name] = f"it takes {decision.capabilities.packed_mask_type}; ask for it by name to use it"
+    raise ModelError(_rejected(model, reasons))
+
+
+def _rejected(model: nn.Module, reasons: dict[str, str]) -> Problem:
+    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return Problem("model", f"no consumer takes {type(model).__name__} ({listed})", "unsupported")
+
+
+def _require_varlen_transformers() -> None:
+    if importlib.util.find_spec("transformers") is None:
+        return
+    flash_utils = import_module("transformers.modeling_flash_attention_utils")
+    parameters = inspect.signature(flash_utils._flash_attention_forward).parameters  # noqa: SLF001  # no public name
+    missing = [name for name in FLASH_FIELDS if name not in parameters]
+    if missing:
+        message = f"the installed Transformers takes no {', '.join(missing)} in its flash attention"
+        raise ModelError(Problem("transformers", message, "unsupported", remedy="Install transformers>=5."))

@@ -1,0 +1,100 @@
+"""`block_causal`: Hugging Face models that run eager or sdpa attention, with dense 4-D masks.
+
+Transformers takes a 4-D mask as it is. Eager attention adds it to the scores, so there it has to be additive; a bool
+one would let everything through. Where layers differ in kind, each kind gets its own mask, or the window would be lost.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
+from neatpack.kernels_bridge.calls import note_call
+from neatpack.kernels_bridge.entry import PackedCall
+from neatpack.kernels_bridge.families import FULL, SLIDING, layer_types, sliding_window
+from neatpack.kernels_bridge.hf_attention import attach_function, inner_function, missing_boundaries
+from neatpack.kernels_bridge.hf_models import common_arguments, reason_against
+from neatpack.kernels_bridge.models import hf_implementation, text_config
+
+_MAPPING_VARIABLE: Final = "causal_mask_mapping"
+"""What Transformers' modeling code calls the dict of one mask per layer type; forwards with it accept one."""
+
+
+class BlockCausalConsumer:
+    """Takes models that run eager or sdpa attention."""
+
+    name: Final = "block_causal"
+
+    def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
+        """Accept a Hugging Face model to which each kind of layer can be given its own mask."""
+        del attn_implementation
+        reason = reason_against(model, self.name)
+        if reason is not None:
+            return Rejected(reason)
+        implementation = hf_implementation(model)
+        if implementation not in ("eager", "sdpa"):
+            return Rejected(f"it runs with {implementation!r}, which takes no dense masks")
+        kinds = _mask_kinds(model)
+        if len(kinds) > 1 and not _takes_mapping(model):
+            return Rejected(f"its layers are of the types {', '.join(kinds)}, but its forward takes one mask for all")
+        return Accepted(PackingCapabilities("block_causal"))
+
+    def attach(self, model: nn.Module) -> Attachment:
+        """Set `attend` before the model's attention function."""
+        return attach_function(self.name, attend, model)
+
+    def derive(self, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+        """Give one mask, or one per kind of layer."""
+        dtype = torch.bool if hf_implementation(model) == "sdpa" else _scores_dtype(model)
+        windows = {FULL: None, SLIDING: sliding_window(model)}
+        masks = {kind: build_block_causal_mask(call.segments, dtype, windows[kind]) for kind in _mask_kinds(model)}
+        mask = masks if len(masks) > 1 else next(iter(masks.values()))
+        return {**common_arguments(model, call), "attention_mask": mask}
+
+
+CONSUMER: Final = BlockCausalConsumer()
+
+
+def attend(
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: object,
+) -> tuple[Tensor, Tensor | None]:
+    """Check that a 4-D mask arrived, and call the model's eager or sdpa function.
+
+    Raises:
+        BoundariesMissingError: no 4-D mask arrived that fits the states.
+    """
+    if attention_mask is None or attention_mask.ndim != 4 or attention_mask.shape[-2] != query.shape[-2]:
+        raise missing_boundaries(module, "a 4-D attention_mask")
+    note_call(attention_mask)
+    function = inner_function(module, implementation)
+    return function(module, query, key, value, attention_mask, **options)
+
+
+def _mask_kinds(model: nn.Module) -> tuple[str, ...]:
+    return tuple(kind for kind in layer_types(model) if kind in (FULL, SLIDING))
+
+
+def _takes_mapping(model: nn.Module) -> bool:
+    config = text_config(model)
+    forwards = (type(layer).forward for layer in model.modules() if getattr(layer, "config", None) is config)
+    codes = (getattr(inspect.unwrap(forward), "__code__", None) for forward in forwards)
+    return any(_MAPPING_VARIABLE in code.co_varnames for code in codes if code is not None)
+
+
+def _scores_dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of the model's weights, in which eager attention computes its scores."""
+    floating = (weight.dtype for weight in model.parameters() if weight.is_floating_point())
+    return next(floating, torch.float32)

@@ -1,0 +1,101 @@
+"""`reference`: any Hugging Face model over `varlen_attention`, in plain torch. The oracle, and what runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from torch import Tensor, nn
+
+from neatpack.adapters.physical import flash_varlen_kwargs
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.errors import ModelError, Problem
+from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
+from neatpack.kernels_bridge.calls import note_call
+from neatpack.kernels_bridge.entry import PackedCall
+from neatpack.kernels_bridge.hf_attention import attach_function, missing_boundaries
+from neatpack.kernels_bridge.hf_models import common_arguments, reason_against
+from neatpack.kernels_bridge.reference import varlen_attention
+
+
+class ReferenceConsumer:
+    """Takes models that dispatch attention through Transformers' interface, whatever they were built with."""
+
+    name: Final = "reference"
+
+    def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
+        """Accept a Hugging Face model whose documents attention boundaries keep apart."""
+        del attn_implementation
+        reason = reason_against(model, self.name)
+        return Accepted(PackingCapabilities("document_ids")) if reason is None else Rejected(reason)
+
+    def attach(self, model: nn.Module) -> Attachment:
+        """Set `attend` as the model's attention function."""
+        return attach_function(self.name, attend, model)
+
+    def derive(self, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+        """Give offsets under the names that Transformers' layers pass on."""
+        return {**common_arguments(model, call), **flash_varlen_kwargs(call.segments)}
+
+
+CONSUMER: Final = ReferenceConsumer()
+
+
+def attend(
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    max_length_q: int | None = None,
+    max_length_k: int | None = None,
+    **_options: object,
+) -> tuple[Tensor, None]:
+    """Attend as Transformers' attention functions do: states `[batch, heads, sequence, head_dim]`.
+
+    Raises:
+        BoundariesMissingError: the layer did not pass the offsets on.
+        ModelError: the layer adds a mask or a bias of its own, which a varlen kernel cannot take.
+        KernelInputError: the offsets do not fit the states.
+    """
+    del implementation
+    if cu_seq_lens_q is None or cu_seq_lens_k is None or max_length_q is None or max_length_k is None:
+        raise missing_boundaries(module, "cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k")
+    if attention_mask is not None or position_bias is not None:
+        remedy = "Use the consumer 'block_causal'."
+        message = f"{type(module).__name__} adds a mask or a bias of its own, which varlen attention cannot take"
+        raise ModelError(Problem("attention_mask", message, "unsupported", remedy=remedy))
+    note_call(cu_seq_lens_q)
+    batch, heads, sequence, _ = query.shape
+    window = None if sliding_window is None else sliding_window - 1
+    output = varlen_attention(
+        _tokens_first(query),
+        _tokens_first(key).to(query.dtype),
+        _tokens_first(value).to(query.dtype),
+        cu_seqlens_q=cu_seq_lens_q,
+        cu_seqlens_k=cu_seq_lens_k,
+        max_seqlen_q=max_length_q,
+        max_seqlen_k=max_length_k,
+        softmax_scale=scaling,
+        causal=bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal,
+        window_size=(window, window),
+        softcap=softcap or 0.0,
+        sinks=s_aux,
+        dropout_p=dropout,
+    )
+    return output.view(batch, sequence, heads, -1), None
+
+
+def _tokens_first(states: Tensor) -> Tensor:
+    return states.transpose(1, 2).flatten(0, 1)

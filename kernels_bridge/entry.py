@@ -1,0 +1,161 @@
+"""Reading one forward call of a bound model: its document ids, and whatever else it says about boundaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from torch import Tensor, nn
+
+from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.gathered import document_ids_from_metadata, flatten_packed_sequence_metadata
+from neatpack.adapters.segments import Segments
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.errors import BoundariesMissingError, EncodingError, Problem
+from neatpack.kernels_bridge.models import forward_arguments
+
+DOCUMENT_IDS: Final = "_packed_seq_ids"
+ATTENTION_MASK: Final = "attention_mask"
+FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
+
+_TOKENS: Final = ("input_ids", "inputs_embeds")
+
+
+@dataclass(frozen=True)
+class PackedCall:
+    """One forward call of a bound model, from which a consumer derives what its attention needs.
+
+    Attributes:
+        document_ids: as they came, `[batch, sequence]`.
+        segments: what the one scan of them found; functions of `neatpack.adapters` take it in their place.
+        capabilities: what the model was configured to take.
+        arguments: the call's other arguments by name, boundaries taken out.
+    """
+
+    document_ids: Tensor
+    segments: Segments
+    capabilities: PackingCapabilities
+    arguments: Mapping[str, object]
+
+
+def name_arguments(
+    model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Give positional arguments their names, from the first that could hold boundaries on.
+
+    The rest stay positional, so that a forward with positional-only or `*args` parameters is called as before.
+    """
+    names = (forward_arguments(model) or ())[: len(args)]
+    boundaries = {DOCUMENT_IDS, ATTENTION_MASK, "position_ids", *FLASH_FIELDS, *METADATA_FIELDS}
+    first = next((place for place, name in enumerate(names) if name in boundaries), len(args))
+    moved = dict(zip(names[first:], args[first:], strict=False))
+    twice = next((name for name in moved if name in kwargs), None)
+    if len(args) > len(names) > first or twice is not None:
+        field = twice or names[first]
+        remedy = "Pass boundaries once, and by keyword."
+        raise EncodingError(Problem(field, "was given by position, and not only so", "disagreement", remedy=remedy))
+    return args[:first], {**kwargs, **moved}
+
+
+def read_call(
+    model: nn.Module,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    capabilities: PackingCapabilities,
+) -> PackedCall | None:
+    """Read the boundaries of a call and check everything that repeats them.
+
+    Args:
+        model: the bound module.
+        args: positional arguments, as `name_arguments` leaves them.
+        kwargs: keyword arguments.
+        capabilities: what the model was configured to take.
+
+    Returns:
+        The call; None where it holds no boundaries that could be read: in eval mode, or in THD form.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+        EncodingError: the ids do not fit the tokens, or something else in the call contradicts them.
+        BoundariesMissingError: there are no ids, and the model is in training mode.
+    """
+    given = {name: value for name, value in kwargs.items() if value is not None}
+    tokens = _tokens(model, args, given)
+    thd = is_thd(given)
+    if thd and capabilities.uses_native_fa4:
+        message = "native FlashAttention-4 takes no pre-packed THD, nor offsets without packed_token_indices"
+        remedy = "Pass batched rows with _packed_seq_ids."
+        raise EncodingError(Problem("cu_seqlens", message, "unsupported", remedy=remedy))
+    ids = _given_ids(given)
+    if ids is None:
+        if model.training and not thd and not _is_flat_metadata(given, capabilities, tokens):
+            raise _ids_missing()
+        return None
+    taken = {DOCUMENT_IDS, ATTENTION_MASK, *FLASH_FIELDS, *(() if thd else METADATA_FIELDS)}
+    rest = {name: value for name, value in kwargs.items() if name not in taken}
+    _check_tokens(ids, tokens)
+    compared = {name: value for name, value in given.items() if name in taken or name not in METADATA_FIELDS}
+    return PackedCall(ids, check_agreement(ids, compared, field=DOCUMENT_IDS), capabilities, rest)
+
+
+def is_thd(given: Mapping[str, object]) -> bool:
+    """Tell whether a call's boundaries come as lengths of one stream, in which `cu_seqlens` counts physically."""
+    return given.get("qkv_format") == "thd" or ("cu_seqlens" in given and "packed_token_indices" not in given)
+
+
+def _given_ids(given: Mapping[str, object]) -> Tensor | None:
+    """Give the ids of a call; batch-major NEAT metadata alone holds them as well."""
+    ids = given.get(DOCUMENT_IDS)
+    if ids is None and "packed_token_indices" in given:
+        indices, offsets = given["packed_token_indices"], given.get("cu_seqlens")
+        if not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
+            remedy = "Pass both, or _packed_seq_ids alone."
+            message = "must come with packed_token_indices, both as tensors"
+            raise EncodingError(Problem("cu_seqlens", message, "missing", remedy=remedy))
+        return document_ids_from_metadata(indices, offsets) if indices.ndim == 2 else None
+    if ids is None or isinstance(ids, Tensor):
+        return ids
+    remedy = "Pass the batch's ids, int64 [batch, sequence]."
+    raise EncodingError(Problem(DOCUMENT_IDS, "must be a tensor", "type", value=type(ids).__name__, remedy=remedy))
+
+
+def _is_flat_metadata(
+    given: Mapping[str, object], capabilities: PackingCapabilities, tokens: Mapping[str, Tensor]
+) -> bool:
+    """Tell whether the call brings what native FlashAttention-4 takes, flat already, and check that it fits."""
+    indices, offsets = given.get("packed_token_indices"), given.get("cu_seqlens")
+    first = next(iter(tokens.values()), None)
+    if not capabilities.uses_native_fa4 or first is None:
+        return False
+    if not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
+        return False
+    flatten_packed_sequence_metadata(indices, offsets, *first.shape[:2])
+    return True
+
+
+def _tokens(model: nn.Module, args: tuple[object, ...], given: Mapping[str, object]) -> Mapping[str, Tensor]:
+    named = {**dict(zip(forward_arguments(model) or (), args, strict=False)), **given}
+    return {name: value for name in _TOKENS if isinstance(value := named.get(name), Tensor)}
+
+
+def _check_tokens(ids: Tensor, tokens: Mapping[str, Tensor]) -> None:
+    for name, value in tokens.items():
+        if tuple(value.shape[:2]) != tuple(ids.shape):
+            message = f"must be [batch, sequence] like {name}, {tuple(value.shape[:2])}"
+            remedy = "Cut and pad ids together with the tokens that they belong to."
+            raise EncodingError(Problem(DOCUMENT_IDS, message, "shape", value=tuple(ids.shape), remedy=remedy))
+        if value.device != ids.device:
+            message = f"must lie where {name} lies, on {value.device}"
+            raise EncodingError(Problem(DOCUMENT_IDS, message, "device", value=ids.device))
+
+
+def _ids_missing() -> BoundariesMissingError:
+    remedy = (
+        "Pass the batch's int64 [batch, sequence] ids with every training step, or run what is not packed inside "
+        "`with get_binding(model).suspended():`."
+    )
+    return BoundariesMissingError(
+        Problem(DOCUMENT_IDS, "missing from a forward in training mode", "missing", remedy=remedy)
+    )

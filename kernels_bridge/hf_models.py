@@ -1,0 +1,51 @@
+"""What the consumers of Hugging Face models share: which models they take, and the arguments every such model gets."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from neatpack.adapters.positions import build_position_ids
+from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.kernels_bridge.entry import PackedCall
+from neatpack.kernels_bridge.families import attention_is_not_enough
+from neatpack.kernels_bridge.hf_attention import interface_modules, shared_binding
+from neatpack.kernels_bridge.models import bound_name, declared_flag, declared_mask_type, forward_arguments
+
+
+def reason_against(model: nn.Module, consumer: str) -> str | None:
+    """Say why attention functions cannot be bound to a model, or would not be enough; None where they can be.
+
+    Args:
+        model: an unwrapped module.
+        consumer: who asks.
+    """
+    if declared_mask_type(model) is not None or declared_flag(model, "requires_packed_sequence_metadata"):
+        return "it declares itself how it learns the boundaries: use the consumer 'declared'"
+    if not interface_modules(model):
+        return "it has no layer that dispatches attention through Transformers' attention interface"
+    return attention_is_not_enough(model) or _shared_with_another(model, consumer)
+
+
+def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
+    """Give what every Hugging Face model gets: no mask, no cache, and positions if it takes them and none came.
+
+    Raises:
+        EncodingError: the call continues a cache, in which packed rows cannot be told apart.
+    """
+    if call.arguments.get("past_key_values") is not None:
+        remedy = "Leave past_key_values out: a packed row is whole."
+        raise EncodingError(Problem("past_key_values", "packed rows take no cache", "unsupported", remedy=remedy))
+    names = forward_arguments(model) or ()
+    arguments: dict[str, object] = {"attention_mask": None}
+    if "use_cache" in names:
+        arguments["use_cache"] = False
+    if "position_ids" in names and call.arguments.get("position_ids") is None:
+        arguments["position_ids"] = build_position_ids(call.segments)
+    return arguments
+
+
+def _shared_with_another(model: nn.Module, consumer: str) -> str | None:
+    bound = shared_binding(model)
+    if bound is None or bound.startswith(bound_name(consumer, "")):
+        return None
+    return f"its config is shared with a model that is bound as {bound!r}: give it a config of its own"

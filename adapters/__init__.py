@@ -5,6 +5,7 @@ Hypothesis strategies are in `neatpack.adapters.strategies`, which needs hypothe
 
 from __future__ import annotations
 
+from neatpack.adapters.agreement import check_agreement
 from neatpack.adapters.batch_files import BatchEntry, load_batch
 from neatpack.adapters.document_ids import (
     canonical_document_ids,
@@ -25,6 +26,7 @@ from neatpack.adapters.gathered import (
     is_indexed_packed_mask,
 )
 from neatpack.adapters.labels import count_valid_targets, mask_labels
+from neatpack.adapters.loader_contract import require_supported_packing_contract, resolve_packing_contract
 from neatpack.adapters.masks import block_causal_mask_bytes, build_block_causal_mask
 from neatpack.adapters.packing import RowPlan, collate_documents, plan_rows, unpack
 from neatpack.adapters.physical import (
@@ -36,7 +38,9 @@ from neatpack.adapters.physical import (
 )
 from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.segments import Documents, Segments, as_segments, scan_segments
+from neatpack.adapters.training_batch import adapt_model_inputs, enable_xdoc_attention
 from neatpack.adapters.visibility import VisibleSquare, sees, visible_squares
+from neatpack.adapters.yielding import apply_packing_contract
 
 __all__ = [
     "PADDING_SEGMENTS",
@@ -46,18 +50,22 @@ __all__ = [
     "RowPlan",
     "Segments",
     "VisibleSquare",
+    "adapt_model_inputs",
+    "apply_packing_contract",
     "as_segments",
     "block_causal_mask_bytes",
     "build_block_causal_mask",
     "build_packed_sequence_metadata",
     "build_position_ids",
     "canonical_document_ids",
+    "check_agreement",
     "collate_documents",
     "count_valid_targets",
     "document_ids_from_flash_varlen",
     "document_ids_from_lengths",
     "document_ids_from_metadata",
     "document_ids_from_positions",
+    "enable_xdoc_attention",
     "flash_varlen_kwargs",
     "flatten_packed_sequence_metadata",
     "gathered_flat",
@@ -71,6 +79,8 @@ __all__ = [
     "parse_document_ids",
     "physical_offsets",
     "plan_rows",
+    "require_supported_packing_contract",
+    "resolve_packing_contract",
     "scan_segments",
     "sees",
     "unpack",

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.document_ids import integer_rows_problems
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
 from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
@@ -17,7 +17,8 @@ def mask_labels(
     attention_document_ids: Tensor | Segments,
     label_shift: LabelShift,
     *,
-    inside: Tensor | Segments | None = None,
+    document_ids: Tensor | Segments | None = None,
+    inside_documents: bool = False,
 ) -> Tensor:
     """Set to -100 every label whose target crosses a boundary, or stands at a hole or at padding.
 
@@ -29,7 +30,9 @@ def mask_labels(
         label_shift: who shifted the labels. "model": nobody yet, labels are the tokens and the model shifts, so the
             first label of each document goes. "stream": the row as a whole, so the last label of each document
             goes. "document": each document on its own, so its last label is its own target and stays.
-        inside: ids of documents that targets stay inside as well: the structural ids, where attention joins them.
+        document_ids: the structural ids, where policy made other attention ids of them. They tell where a document
+            really ends, so that a last target before an excluded token is known from an own last target.
+        inside_documents: keep targets inside the structural documents as well, where attention joins those.
 
     Returns:
         A new tensor in the dtype of `labels`.
@@ -46,13 +49,15 @@ def mask_labels(
         >>> mask_labels(torch.tensor([[11, 12, 20, 21, 0, 0]]), ids, "stream")
         tensor([[  11,   12, -100,   21, -100, -100]])
     """
-    segments = as_segments(attention_document_ids, field="attention_document_ids")
-    bounds = [segments] if inside is None else [segments, as_segments(inside)]
-    problems = _problems(labels, bounds, label_shift)
+    attention = as_segments(attention_document_ids, field="attention_document_ids")
+    structural = attention if document_ids is None else as_segments(document_ids)
+    problems = _problems(labels, (attention, structural), label_shift)
     if problems:
         raise EncodingError(*problems)
-    for each in bounds:
-        labels = labels.masked_fill(_crossing(each, label_shift), IGNORED_LABEL)
+    own_last = structural.documents.ends - 1
+    labels = labels.masked_fill(_crossing(attention, label_shift, own_last), IGNORED_LABEL)
+    if inside_documents:
+        labels = labels.masked_fill(_crossing(structural, label_shift, own_last), IGNORED_LABEL)
     return labels
 
 
@@ -69,8 +74,8 @@ def count_valid_targets(labels: Tensor) -> Tensor:
     return (labels != IGNORED_LABEL).sum()
 
 
-def _crossing(segments: Segments, label_shift: LabelShift) -> Tensor:
-    """Mark the places whose label goes, bool `[batch, sequence]`."""
+def _crossing(segments: Segments, label_shift: LabelShift, own_last: Integers) -> Tensor:
+    """Mark the places whose label goes, bool `[batch, sequence]`; `own_last` are the places where documents end."""
     dropped = np.repeat(segments.ids == 0, segments.lengths)
     if label_shift == "model":
         dropped[segments.bounds[segments.kept]] = True
@@ -78,12 +83,12 @@ def _crossing(segments: Segments, label_shift: LabelShift) -> Tensor:
         lasts = segments.bounds[segments.kept + 1] - 1
         if label_shift == "document":
             # Before a hole the target is the hole's token; at the end of a document it is the document's own.
-            lasts = np.setdiff1d(lasts, segments.documents.ends - 1, assume_unique=True)
+            lasts = np.setdiff1d(lasts, own_last, assume_unique=True)
         dropped[lasts] = True
     return segments.tensor(dropped).view(segments.batch, segments.sequence)
 
 
-def _problems(labels: object, bounds: list[Segments], label_shift: object) -> list[Problem]:
+def _problems(labels: object, bounds: tuple[Segments, ...], label_shift: object) -> list[Problem]:
     problems = integer_rows_problems(labels, "labels")
     if label_shift not in LABEL_SHIFTS:
         remedy = f"State who shifted the labels: one of {', '.join(map(repr, LABEL_SHIFTS))}."

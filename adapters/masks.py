@@ -78,7 +78,7 @@ def _visible(segments: Segments, window: int | None) -> Tensor:
         places = slice(square.start, square.stop)
         fill_visible(visible[square.row, 0, places, places], window)
     for hole in segments.holes.tolist():
-        row, start = segments.split(hole)
+        row, start = segments.locate(hole)
         places = slice(start, start + int(segments.lengths[hole]))
         visible[row, 0, places] = False
         visible[row, 0, :, places] = False

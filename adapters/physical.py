@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.document_ids import same_place_problems
+from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat
-from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
+from neatpack.contracts.errors import EncodingError, Problem
 
 PaddingSegments = Literal["split", "run"]
 """How padding is cut into segments: no longer than the longest document, or one segment a run."""
@@ -73,7 +74,7 @@ def physical_offsets(document_ids: Tensor | Segments, padding: PaddingSegments =
         remedy = f"Give one of {', '.join(map(repr, PADDING_SEGMENTS))}."
         raise EncodingError(Problem("padding", "is no way to cut padding", "value", value=repr(padding), remedy=remedy))
     segments = as_segments(document_ids)
-    _require_no_holes(segments)
+    require_no_holes(segments)
     longest = max(segments.documents.longest, 1)
     if padding == "run":
         return PhysicalFlat(segments.tensor(segments.bounds.astype(np.int32)), int(segments.lengths.max()))
@@ -136,14 +137,6 @@ def _cut(bounds: Integers, longest: int) -> npt.NDArray[np.int32]:
     cut[:-1] = np.repeat(bounds[:-1], pieces) + within * longest
     cut[-1] = bounds[-1]
     return cut
-
-
-def _require_no_holes(segments: Segments) -> None:
-    if segments.holes.size:
-        row, position = segments.split(int(segments.holes[0]))
-        message = "a hole: zero inside a document, which offsets over the padded rows cannot express"
-        remedy = "Use NEAT metadata or a mask, or a consumer that takes one, such as `reference` or `block_causal`."
-        raise DocumentIdsError(Problem("document_ids", message, "unsupported", row, position, 0, remedy))
 
 
 def _kwargs_problems(offsets_q: object, offsets_k: object, padding_mask: object) -> list[Problem]:

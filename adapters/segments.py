@@ -134,10 +134,9 @@ class Segments:
         """Indices of the runs of zeros that stand between documents, before the first or after the last."""
         return np.setdiff1d(np.flatnonzero(self.ids == 0), self.holes, assume_unique=True)
 
-    def split(self, segment: int) -> tuple[int, int]:
+    def locate(self, segment: int) -> tuple[int, int]:
         """Give the row and the position of the first place of a run."""
-        row, position = divmod(int(self.bounds[segment]), self.sequence)
-        return row, position
+        return divmod(int(self.bounds[segment]), self.sequence)
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
         """Bring an array to the device of the ids; on the CPU the memory is shared."""
@@ -166,11 +165,29 @@ def scan_segments(document_ids: Tensor, *, field: str = "document_ids") -> Segme
         >>> segments.documents.lengths.tolist()
         [2, 1, 3]
     """
+    require_ids_form(document_ids, field)
+    (ids,) = read_on_host(document_ids)
+    return scan_array(ids, document_ids.device, field)
+
+
+def require_ids_form(document_ids: object, field: str) -> None:
+    """Raise where a value cannot be ids, whatever it holds; nothing is read from its device.
+
+    Raises:
+        DocumentIdsError: with every problem.
+    """
     problems = _form_problems(document_ids, field)
     if problems:
         raise DocumentIdsError(*problems)
-    (ids,) = read_on_host(document_ids)
-    segments = _find_runs(ids, document_ids.device)
+
+
+def scan_array(ids: npt.NDArray[np.integer[Any]], device: torch.device, field: str) -> Segments:
+    """Scan ids that have been read from `device`, and check their values.
+
+    Raises:
+        DocumentIdsError: with the first negative or returning id of each row.
+    """
+    segments = _find_runs(ids, device)
     problems = _value_problems(segments, field)
     if problems:
         raise DocumentIdsError(*problems)
@@ -251,7 +268,7 @@ def _value_problems(segments: Segments, field: str) -> list[Problem]:
         return _return_problems(segments, field)
     negative = np.flatnonzero(segments.ids < 0)
     for segment in negative[_first_of_each(segments.rows[negative])].tolist():
-        row, position = segments.split(segment)
+        row, position = segments.locate(segment)
         remedy = "Use 0 for padding and a positive number for each document."
         problems.append(Problem(field, "negative id", "value", row, position, int(segments.ids[segment]), remedy))
     return problems

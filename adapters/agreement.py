@@ -1,0 +1,307 @@
+"""A second encoding of boundaries in one batch or call: checked against the document ids, never merged with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.adapters.gathered import gathered_flat, gathered_rows
+from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.adapters.segments import Segments, read_on_host, require_ids_form, scan_array
+from neatpack.contracts.errors import EncodingError, Problem, ProblemKind
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = Mapping[str, Array]
+
+PACKED_SEQ_IDS: Final = "_packed_seq_ids"
+TOKEN_FIELDS: Final = ("document_ids", PACKED_SEQ_IDS, "padding_mask", "position_ids", "attention_mask")
+FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
+LENGTH_FIELDS: Final = ("seq_lens", "seq_lens_padded")
+
+_COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
+_REMEDY: Final = "Boundaries come from the document ids alone: leave this out, or derive both from the same ids."
+
+
+@dataclass(frozen=True)
+class ScannedIds:
+    """The ids of a batch, scanned: those that attention goes by, and those as packed, which may be the same."""
+
+    attention: Segments
+    structural: Segments
+
+
+def check_agreement(document_ids: Tensor, given: Mapping[str, object], *, field: str = "document_ids") -> Segments:
+    """Scan the ids that attention goes by, and check everything beside them that speaks of boundaries.
+
+    All is read from its device together, in one read; a dense 4-D mask takes one more.
+
+    Args:
+        document_ids: the attention ids, any integer dtype, `[batch, sequence]`.
+        given: entries of a batch, or arguments of a call, by name. These are checked where present and not None:
+            `document_ids` (the structural ids), `padding_mask`, `position_ids`, `attention_mask`, flash varlen
+            kwargs, NEAT metadata, and the lengths of THD. Positions of several axes are checked for shape alone, and
+            a maximum may be an upper bound.
+        field: what errors call `document_ids`.
+
+    Returns:
+        The scanned attention ids.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+        EncodingError: an entry contradicts the ids, or half of an encoding is missing.
+
+    Example:
+        >>> ids = torch.tensor([[1, 1, 2, 2]])
+        >>> check_agreement(ids, {"position_ids": torch.tensor([[0, 1, 0, 1]])}).ids
+        array([1, 2])
+        >>> check_agreement(ids, {"position_ids": torch.tensor([[0, 1, 0, 0]])})
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.EncodingError: position_ids[row 0, position 3] = 0: restarts inside a document. \
+Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
+    """
+    return scan_agreeing(document_ids, given, field=field).attention
+
+
+def scan_agreeing(document_ids: Tensor, given: Mapping[str, object], *, field: str = "document_ids") -> ScannedIds:
+    """Check as `check_agreement` does, and give the structural ids in `given` as well, from the same read.
+
+    Raises:
+        DocumentIdsError: ids are malformed.
+        EncodingError: an entry contradicts the ids, or half of an encoding is missing.
+    """
+    require_ids_form(document_ids, field)
+    tensors = _readable(document_ids, given)
+    ids, *others = read_on_host(document_ids, *tensors.values())
+    segments = scan_array(ids, document_ids.device, field)
+    arrays = dict(zip(tensors, others, strict=True))
+    host = replace(segments, device=torch.device("cpu"))
+    structural = _check_structure(host, ids, arrays)
+    _check_positions(ids, arrays)
+    if PACKED_SEQ_IDS in arrays:
+        _check_ids(PACKED_SEQ_IDS, ids, arrays[PACKED_SEQ_IDS])
+    _check_mask(segments, ids, given.get("attention_mask"), arrays)
+    _check_flash(host, given, arrays)
+    _check_metadata(host, given, arrays)
+    _check_lengths(host, arrays)
+    return ScannedIds(segments, segments if structural is None else replace(structural, device=segments.device))
+
+
+def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Tensor]:
+    """Give the tensors to compare, having checked what can be told without reading them."""
+    tensors: dict[str, Tensor] = {}
+    for name in (*TOKEN_FIELDS, *FLASH_FIELDS, *METADATA_FIELDS, *LENGTH_FIELDS):
+        value = given.get(name)
+        dense = name == "attention_mask" and isinstance(value, Tensor) and value.ndim == 4
+        if value is None or value is document_ids or name in _COUNTS or dense:
+            continue
+        if not isinstance(value, Tensor):
+            raise _error(name, "must be a tensor", "type", type(value).__name__)
+        if value.is_floating_point() or value.is_complex():
+            raise _error(name, "must hold integers", "dtype", value.dtype)
+        if value.device != document_ids.device:
+            raise _error(name, f"must lie where the document ids lie, on {document_ids.device}", "device", value.device)
+        _check_shape(name, tuple(value.shape), tuple(document_ids.shape))
+        tensors[name] = value
+    return tensors
+
+
+def _check_shape(name: str, shape: tuple[int, ...], places: tuple[int, ...]) -> None:
+    if name == "position_ids":
+        fits = shape[-1:] == places[-1:] and (
+            shape[-2:] == places if len(shape) == 3 else shape in (places, (1, *places[1:]))
+        )
+    elif name in TOKEN_FIELDS:
+        fits = shape == places
+    elif name in LENGTH_FIELDS:
+        fits = len(shape) == 2 and shape[0] == places[0]
+    else:
+        fits = len(shape) == 1 or (name in METADATA_FIELDS and len(shape) == 2 and shape[0] == places[0])
+    if not fits:
+        raise _error(name, f"does not fit document ids of shape {places}", "shape", shape)
+
+
+def _check_structure(segments: Segments, ids: Array, arrays: Arrays) -> Segments | None:
+    """Compare the ids as packed and the padding mask. Policy may exclude tokens and join documents, no more."""
+    structural, padding = arrays.get("document_ids"), arrays.get("padding_mask")
+    scanned = None
+    if structural is not None:
+        scanned = scan_array(structural, segments.device, "document_ids")
+        _raise_first("document_ids", (structural == 0) & (ids != 0), structural, "padding that attention sees")
+        same = _same_as_before(structural, ids != 0)
+        _raise_first(
+            "document_ids", same & ~_same_as_before(ids, ids != 0), structural, "a document that attention splits"
+        )
+    if padding is not None:
+        wrong = (padding != 0) & (ids != 0) if structural is None else (padding != 0) != (structural == 0)
+        _raise_first("padding_mask", wrong, padding, "marks other places than those of document id 0")
+    return scanned
+
+
+def _check_positions(ids: Array, arrays: Arrays) -> None:
+    """Text positions contradict the ids where they restart inside a document; where they run on, that is policy."""
+    positions = arrays.get("position_ids")
+    if positions is None or positions.ndim != 2:
+        return
+    positions = np.broadcast_to(positions, ids.shape)
+    kept = np.flatnonzero(ids.ravel())
+    values = positions.ravel()[kept]
+    falls = np.zeros(ids.size, np.bool_)
+    falls[kept[1:]] = values[1:] <= values[:-1]
+    wrong = np.reshape(falls, ids.shape) & _same_as_before(ids, ids != 0)
+    _raise_first("position_ids", wrong, positions, "restarts inside a document")
+
+
+def _check_mask(segments: Segments, ids: Array, given: object, arrays: Arrays) -> None:
+    """Compare a 2-D mask, plain or of ids, or a 4-D one at the rows of real tokens: at padding conventions differ."""
+    name = "attention_mask"
+    if isinstance(given, Tensor) and given.ndim == 4:
+        _check_dense_mask(segments, ids, given)
+    mask = arrays.get(name)
+    if mask is None:
+        return
+    if mask.dtype == np.bool_ or mask.max() <= 1:
+        wrong = (mask != 0) != (ids != 0)
+        for hole in segments.holes.tolist():
+            wrong.ravel()[segments.bounds[hole] : segments.bounds[hole + 1]] = False
+        _raise_first(name, wrong, mask, "marks other tokens than the ids keep")
+    else:
+        _check_ids(name, ids, mask)
+
+
+def _check_ids(name: str, ids: Array, other: Array) -> None:
+    """Compare two sets of ids: the same tokens, cut at the same places, under whatever numbers."""
+    scan_array(other, torch.device("cpu"), name)
+    kept = ids != 0
+    wrong = ((other != 0) != kept) | (_same_as_before(other, kept) != _same_as_before(ids, kept))
+    _raise_first(name, wrong, other, "marks other documents than the ids")
+
+
+def _check_dense_mask(segments: Segments, ids: Array, mask: Tensor) -> None:
+    shape = (segments.batch, 1, segments.sequence, segments.sequence)
+    if tuple(mask.shape) != shape or mask.device != segments.device:
+        message = f"must be {shape} on {segments.device} for these ids"
+        raise _error("attention_mask", message, "shape", (tuple(mask.shape), mask.device))
+    visible = mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask != 0
+    wrong = (visible != build_block_causal_mask(segments)).squeeze(1).any(-1).cpu().numpy() & (ids != 0)
+    _raise_first(
+        "attention_mask", wrong, ids, "shows the token of this document something else than its document so far"
+    )
+
+
+def _check_flash(segments: Segments, given: Mapping[str, object], arrays: Arrays) -> None:
+    """Each document must be a segment of its own; how padding is cut is the loader's choice."""
+    if not _is_given(given, FLASH_FIELDS):
+        return
+    _require_all(given, FLASH_FIELDS)
+    if segments.holes.size:
+        row, position = segments.locate(int(segments.holes[0]))
+        raise _error("cu_seq_lens_q", "cannot express the hole in a document here", "disagreement", None, row, position)
+    documents, places = segments.documents, segments.batch * segments.sequence
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        offsets = arrays[name]
+        if offsets.size < 2 or offsets[0] != 0 or offsets[-1] != places or (np.diff(offsets) < 0).any():
+            raise _error(
+                name, f"must rise from 0 to batch * sequence = {places}", "disagreement", offsets.tolist()[-1:]
+            )
+        cuts = np.unique(offsets)
+        before = np.searchsorted(cuts, documents.starts, side="right")
+        wrong = np.zeros(places, np.bool_)
+        wrong[documents.starts] = (cuts[before - 1] != documents.starts) | (cuts[before] != documents.ends)
+        wrong = np.reshape(wrong, (segments.batch, segments.sequence))
+        _raise_first(name, wrong, None, "has no segment that is exactly the document that begins here")
+    for name in ("max_length_q", "max_length_k"):
+        _check_longest(name, given[name], int(np.diff(arrays["cu_seq_lens_" + name[-1]]).max()))
+
+
+def _check_metadata(segments: Segments, given: Mapping[str, object], arrays: Arrays) -> None:
+    if not _is_given(given, METADATA_FIELDS):
+        return
+    _require_all(given, METADATA_FIELDS[:2])
+    indices, offsets = arrays["packed_token_indices"], arrays["cu_seqlens"]
+    if indices.ndim != offsets.ndim:
+        raise _error("cu_seqlens", "must be batch-major or flat as packed_token_indices are", "shape", offsets.shape)
+    if indices.ndim == 1:
+        flat = gathered_flat(segments)
+        expected, bounds = flat.token_indices.numpy(), [flat.cu_seqlens.numpy()]
+    else:
+        rows = gathered_rows(segments)
+        expected, bounds = rows.packed_token_indices.numpy(), list(rows.cu_seqlens.numpy())
+    if not np.array_equal(np.maximum(indices, -1), expected):
+        raise _error("packed_token_indices", "names other tokens than the ids keep", "disagreement")
+    for row, (found, wanted) in enumerate(zip(np.atleast_2d(offsets), bounds, strict=True)):
+        if not np.array_equal(np.unique(found[found >= 0]), wanted[wanted >= 0]):
+            message = "cuts the kept tokens elsewhere than the ids do"
+            raise _error("cu_seqlens", message, "disagreement", found.tolist(), row)
+    if given.get("max_seqlen") is not None:
+        _check_longest("max_seqlen", given["max_seqlen"], segments.documents.longest)
+
+
+def _check_lengths(segments: Segments, arrays: Arrays) -> None:
+    """Compare THD lengths: the real ones with the documents, the padded ones with where those begin."""
+    documents = segments.documents
+    heads = np.cumsum(documents.counts) - documents.counts
+    for name in LENGTH_FIELDS:
+        if name not in arrays:
+            continue
+        for row, lengths in enumerate(arrays[name]):
+            these = slice(heads[row], heads[row] + documents.counts[row])
+            found = lengths[lengths > 0]
+            if name == "seq_lens":
+                agrees = np.array_equal(found, documents.lengths[these])
+            else:
+                starts = documents.starts[these] - row * segments.sequence
+                agrees = found.size == starts.size and np.array_equal(np.cumsum(found) - found, starts)
+                agrees = agrees and found.sum() <= segments.sequence
+            if not agrees:
+                raise _error(name, "counts other documents than the ids do", "disagreement", lengths.tolist(), row)
+
+
+def _same_as_before(ids: Array, kept: Array) -> npt.NDArray[np.bool_]:
+    """Mark the kept tokens whose id is that of the kept token before them in their row."""
+    tokens = np.flatnonzero(kept.ravel())
+    values, rows = ids.ravel()[tokens], tokens // ids.shape[1]
+    same = np.zeros(ids.size, np.bool_)
+    same[tokens[1:]] = (values[1:] == values[:-1]) & (rows[1:] == rows[:-1])
+    return np.reshape(same, ids.shape)
+
+
+def _check_longest(name: str, value: object, longest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < longest:
+        raise _error(name, f"must be a Python int of at least {longest}, the longest segment", "disagreement", value)
+
+
+def _is_given(given: Mapping[str, object], names: tuple[str, ...]) -> bool:
+    return any(given.get(name) is not None for name in names)
+
+
+def _require_all(given: Mapping[str, object], names: tuple[str, ...]) -> None:
+    for name in names:
+        if given.get(name) is None:
+            raise _error(name, f"is missing: {', '.join(names)} come together", "missing")
+
+
+def _raise_first(name: str, wrong: npt.NDArray[np.bool_], values: Array | None, message: str) -> None:
+    """Raise at the first place that is wrong, if there is one."""
+    if wrong.any():
+        row, position = (int(axis[0]) for axis in np.nonzero(wrong))
+        value = None if values is None else values[row, position].item()
+        raise _error(name, message, "disagreement", value, row, position)
+
+
+def _error(
+    name: str,
+    message: str,
+    kind: ProblemKind,
+    value: object = None,
+    row: int | None = None,
+    position: int | None = None,
+) -> EncodingError:
+    return EncodingError(Problem(name, message, kind, row, position, value, _REMEDY))

@@ -1,0 +1,178 @@
+"""Attention policy on a collated batch: which tokens may be seen, and which documents see each other on purpose.
+
+Entries of the mapping are replaced, no tensor is written to, and a batch that is refused stays as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.segments import Segments, read_on_host, scan_array
+from neatpack.contracts.batch import TrainingBatch, validate_training_batch
+from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
+from neatpack.contracts.errors import BatchError, Problem
+
+
+def adapt_model_inputs(
+    batch: TrainingBatch[Tensor], attention_eligibility: Tensor | None = None
+) -> TrainingBatch[Tensor]:
+    """Add `attention_document_ids`: the ids as packed, 0 at padding and at tokens that no other may see.
+
+    Args:
+        batch: with `document_ids`, any integer dtype, `[batch, sequence]`, that match the tokens as shifted and
+            padded. `padding_mask` and `position_ids` are checked against them.
+        attention_eligibility: bool, `[batch, sequence]`, False at tokens to exclude, such as the placeholders of an
+            image. They become holes; padding is excluded anyway.
+
+    Returns:
+        The same mapping, with int64 `attention_document_ids`.
+
+    Raises:
+        BatchError: an entry is missing or misshapen.
+        DocumentIdsError: the ids are malformed.
+        EncodingError: an entry contradicts the ids.
+
+    Example:
+        >>> from neatpack.adapters.packing import collate_documents, plan_rows
+        >>> batch = collate_documents([torch.tensor([5, 6]), torch.tensor([7])], plan_rows([2, 1], capacity=4))
+        >>> adapt_model_inputs(batch)["attention_document_ids"]
+        tensor([[1, 1, 2, 0]])
+    """
+    document_ids = require_tensor(batch, "document_ids", "Derive them, as document_ids_from_positions(...).")
+    require_structure(batch)
+    beside = {name: batch.get(name) for name in ("padding_mask", "position_ids")}
+    check_agreement(document_ids, beside)
+    attention_ids = document_ids.to(torch.int64, copy=True)
+    if attention_eligibility is not None:
+        _require_eligibility(attention_eligibility, document_ids)
+        attention_ids = attention_ids.masked_fill(~attention_eligibility, 0)
+    batch["attention_document_ids"] = attention_ids
+    return batch
+
+
+def enable_xdoc_attention(
+    batch: TrainingBatch[Tensor], packing_contract: AnyPackedSequenceContract
+) -> TrainingBatch[Tensor]:
+    """Join the documents of each row, in attention and in positions.
+
+    Every document is shifted, on all axes alike, by the room that the earlier ones of its row take: for each, its
+    greatest coordinate over all axes and one. Excluded tokens move with their document; padding stays.
+
+    Args:
+        batch: as `adapt_model_inputs` leaves it, with `position_ids`, `[batch, sequence]` or `[axes, batch,
+            sequence]`, nonnegative and local to each document.
+        packing_contract: what the model takes.
+
+    Returns:
+        The same mapping, with `attention_document_ids` of 1 where attention is allowed, and int64 `position_ids`.
+
+    Raises:
+        CapabilitiesError: the contract is no packing contract.
+        BatchError: an entry is missing or misshapen, a coordinate is negative, or the documents are joined already.
+        DocumentIdsError: ids are malformed; or the contract asks for flash varlen kwargs, and something is excluded
+            or padded between the first and the last token of a row.
+
+    Example:
+        >>> from neatpack.adapters.packing import collate_documents, plan_rows
+        >>> batch = collate_documents([torch.tensor([5, 6]), torch.tensor([7])], plan_rows([2, 1], capacity=4))
+        >>> batch = enable_xdoc_attention(adapt_model_inputs(batch), PackingCapabilities("document_ids"))
+        >>> batch["attention_document_ids"], batch["position_ids"]
+        (tensor([[1, 1, 1, 0]]), tensor([[0, 1, 2, 0]]))
+    """
+    capabilities = PackingCapabilities.from_contract(packing_contract)
+    document_ids = require_tensor(batch, "document_ids", "Derive them, as document_ids_from_positions(...).")
+    attention_ids = require_tensor(batch, "attention_document_ids", "Call adapt_model_inputs(batch) first.")
+    position_ids = require_tensor(batch, "position_ids", "Build them: build_position_ids(document_ids).")
+    require_structure(batch)
+    structural, attention, positions = read_on_host(document_ids, attention_ids, position_ids)
+    segments = scan_array(structural, document_ids.device, "document_ids")
+    _require_unjoined(structural, attention)
+    joined = (attention_ids != 0).to(torch.int64)
+    if capabilities.packed_mask_type == "flash_varlen":
+        joined_array = (attention != 0).astype(np.int64)
+        require_no_holes(scan_array(joined_array, joined.device, "attention_document_ids"), "attention_document_ids")
+    shift = _joined_shift(segments, positions)
+    batch["attention_document_ids"] = joined
+    batch["position_ids"] = position_ids.to(torch.int64) + segments.tensor(shift).view(joined.shape)
+    return batch
+
+
+def require_tensor(batch: TrainingBatch[Tensor], name: str, remedy: str) -> Tensor:
+    """Give a tensor of the batch.
+
+    Raises:
+        BatchError: the batch is no mapping, or there is no such tensor in it.
+    """
+    entries = cast("object", batch)
+    if not isinstance(entries, Mapping):
+        message = "must be a mapping of entries"
+        raise BatchError(Problem("batch", message, "type", value=type(entries).__name__, remedy="Pass a dict."))
+    value = cast("Mapping[str, object]", entries).get(name)
+    if isinstance(value, Tensor):
+        return value
+    if value is None:
+        raise BatchError(Problem(name, "missing", "missing", remedy=remedy))
+    raise BatchError(Problem(name, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy))
+
+
+def require_structure(batch: TrainingBatch[Tensor]) -> None:
+    """Check ranks, dtypes and equal sizes of the entries that are there.
+
+    Raises:
+        BatchError: with every problem.
+    """
+    problems = [problem for problem in validate_training_batch(batch) if problem.kind != "missing"]
+    if problems:
+        raise BatchError(*problems)
+
+
+def _require_eligibility(eligibility: object, document_ids: Tensor) -> None:
+    name, remedy = "attention_eligibility", "Give True at tokens that may be seen."
+    if not isinstance(eligibility, Tensor) or eligibility.dtype != torch.bool:
+        found = eligibility.dtype if isinstance(eligibility, Tensor) else type(eligibility).__name__
+        raise BatchError(Problem(name, "must be a bool tensor", "dtype", value=found, remedy=remedy))
+    if eligibility.shape != document_ids.shape:
+        message = f"must have the shape of document_ids, {tuple(document_ids.shape)}"
+        raise BatchError(Problem(name, message, "shape", value=tuple(eligibility.shape), remedy=remedy))
+    if eligibility.device != document_ids.device:
+        message = f"must lie where document_ids lies, on {document_ids.device}"
+        raise BatchError(Problem(name, message, "device", value=eligibility.device, remedy=remedy))
+
+
+def _require_unjoined(structural: npt.NDArray[np.int64], attention: npt.NDArray[np.int64]) -> None:
+    wrong = (attention != 0) & (attention != structural)
+    if wrong.any():
+        row, position = (int(axis[0]) for axis in np.nonzero(wrong))
+        message = "differs from document_ids: the documents are joined already, or the ids come from elsewhere"
+        remedy = "Join each batch once, after adapt_model_inputs."
+        value = int(attention[row, position])
+        raise BatchError(Problem("attention_document_ids", message, "disagreement", row, position, value, remedy))
+
+
+def _joined_shift(segments: Segments, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Give what to add to each place's coordinates, `[batch * sequence]`."""
+    axes = np.reshape(positions, (-1, segments.batch * segments.sequence)).astype(np.int64)
+    starts = segments.bounds[:-1]
+    lowest = np.minimum.reduceat(axes.min(axis=0), starts)[segments.kept]
+    if (lowest < 0).any():
+        row, _ = segments.locate(int(segments.kept[np.argmax(lowest < 0)]))
+        remedy = "Give coordinates that start at 0 or above in each document."
+        raise BatchError(
+            Problem("position_ids", "negative coordinate", "value", row, value=int(lowest.min()), remedy=remedy)
+        )
+    documents = segments.documents
+    room = np.zeros(documents.rows.size, np.int64)
+    np.maximum.at(room, segments.owners, np.maximum.reduceat(axes.max(axis=0), starts)[segments.kept] + 1)
+    before = np.cumsum(room) - room
+    before -= before[np.arange(before.size) - documents.ranks]
+    shift = np.zeros(segments.ids.size, np.int64)
+    shift[segments.kept] = before[segments.owners]
+    return np.repeat(shift, segments.lengths)

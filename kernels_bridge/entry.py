@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor, nn
 
-from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.gathered import document_ids_from_metadata, flatten_packed_sequence_metadata
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.capabilities import PackingCapabilities
@@ -30,12 +30,14 @@ class PackedCall:
     Attributes:
         document_ids: as they came, `[batch, sequence]`.
         segments: what the one scan of them found; functions of `neatpack.adapters` take it in their place.
+        structural: the same of the ids as packed, where the call brought them as `document_ids`; positions count these.
         capabilities: what the model was configured to take.
         arguments: the call's other arguments by name, boundaries taken out.
     """
 
     document_ids: Tensor
     segments: Segments
+    structural: Segments
     capabilities: PackingCapabilities
     arguments: Mapping[str, object]
 
@@ -97,7 +99,8 @@ def read_call(
     rest = {name: value for name, value in kwargs.items() if name not in taken}
     _check_tokens(ids, tokens)
     compared = {name: value for name, value in given.items() if name in taken or name not in METADATA_FIELDS}
-    return PackedCall(ids, check_agreement(ids, compared, field=DOCUMENT_IDS), capabilities, rest)
+    scanned = scan_agreeing(ids, compared, field=DOCUMENT_IDS)
+    return PackedCall(ids, scanned.attention, scanned.structural, capabilities, rest)
 
 
 def is_thd(given: Mapping[str, object]) -> bool:

@@ -9,7 +9,13 @@ from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import attention_is_not_enough
 from neatpack.kernels_bridge.hf_attention import interface_modules, shared_binding
-from neatpack.kernels_bridge.models import bound_name, declared_flag, declared_mask_type, forward_arguments
+from neatpack.kernels_bridge.models import (
+    bound_name,
+    declared_flag,
+    declared_mask_type,
+    forward_arguments,
+    text_config,
+)
 
 
 def reason_against(model: nn.Module, consumer: str) -> str | None:
@@ -23,11 +29,11 @@ def reason_against(model: nn.Module, consumer: str) -> str | None:
         return "it declares itself how it learns the boundaries: use the consumer 'declared'"
     if not interface_modules(model):
         return "it has no layer that dispatches attention through Transformers' attention interface"
-    return attention_is_not_enough(model) or _shared_with_another(model, consumer)
+    return attention_is_not_enough(model) or _not_causal(model) or _shared_with_another(model, consumer)
 
 
 def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
-    """Give what every Hugging Face model gets: no mask, no cache, and positions if it takes them and none came.
+    """Give what every Hugging Face model gets: no mask, no cache, and positions if none came.
 
     Raises:
         EncodingError: the call continues a cache, in which packed rows cannot be told apart.
@@ -35,13 +41,23 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
     if call.arguments.get("past_key_values") is not None:
         remedy = "Leave past_key_values out: a packed row is whole."
         raise EncodingError(Problem("past_key_values", "packed rows take no cache", "unsupported", remedy=remedy))
-    names = forward_arguments(model) or ()
     arguments: dict[str, object] = {"attention_mask": None}
-    if "use_cache" in names:
+    if "use_cache" in (forward_arguments(model) or ()):
         arguments["use_cache"] = False
-    if "position_ids" in names and call.arguments.get("position_ids") is None:
-        arguments["position_ids"] = build_position_ids(call.segments)
+    if call.arguments.get("position_ids") is None:
+        arguments["position_ids"] = build_position_ids(call.structural)
     return arguments
+
+
+def _not_causal(model: nn.Module) -> str | None:
+    config = text_config(model)
+    layers = (layer for layer in model.modules() if getattr(layer, "config", None) is config)
+    layer = next((layer for layer in layers if getattr(layer, "is_causal", None) is False), None)
+    if layer is not None:
+        return f"its {type(layer).__name__} is not causal: built as an encoder, or attending to another sequence"
+    if "position_ids" not in (forward_arguments(model) or ()):
+        return "its forward takes no position_ids, so positions cannot restart with each document"
+    return None
 
 
 def _shared_with_another(model: nn.Module, consumer: str) -> str | None:

@@ -23,8 +23,10 @@ from neatpack.kernels_bridge.hf_attention import attach_function, inner_function
 from neatpack.kernels_bridge.hf_models import common_arguments, reason_against
 from neatpack.kernels_bridge.models import hf_implementation, text_config
 
-_MAPPING_VARIABLE: Final = "causal_mask_mapping"
+_MAPPING: Final = "causal_mask_mapping"
 """What Transformers' modeling code calls the dict of one mask per layer type; forwards with it accept one."""
+_WINDOWED: Final = "create_sliding_window_causal_mask"
+"""What it calls to make a windowed mask. Without it, or a list of layer types, a window in the config is not used."""
 
 
 class BlockCausalConsumer:
@@ -42,7 +44,7 @@ class BlockCausalConsumer:
         if implementation not in ("eager", "sdpa"):
             return Rejected(f"it runs with {implementation!r}, which takes no dense masks")
         kinds = _mask_kinds(model)
-        if len(kinds) > 1 and not _takes_mapping(model):
+        if len(kinds) > 1 and _MAPPING not in _forward_words(model):
             return Rejected(f"its layers are of the types {', '.join(kinds)}, but its forward takes one mask for all")
         return Accepted(PackingCapabilities("block_causal"))
 
@@ -84,14 +86,17 @@ def attend(
 
 
 def _mask_kinds(model: nn.Module) -> tuple[str, ...]:
-    return tuple(kind for kind in layer_types(model) if kind in (FULL, SLIDING))
+    kinds = tuple(kind for kind in layer_types(model) if kind in (FULL, SLIDING))
+    listed = getattr(text_config(model), "layer_types", None) is not None
+    return kinds if listed or _WINDOWED in _forward_words(model) else (FULL,)
 
 
-def _takes_mapping(model: nn.Module) -> bool:
+def _forward_words(model: nn.Module) -> set[str]:
+    """Collect the names in the code of the forwards that make the masks."""
     config = text_config(model)
     forwards = (type(layer).forward for layer in model.modules() if getattr(layer, "config", None) is config)
     codes = (getattr(inspect.unwrap(forward), "__code__", None) for forward in forwards)
-    return any(_MAPPING_VARIABLE in code.co_varnames for code in codes if code is not None)
+    return {word for code in codes if code is not None for word in (*code.co_varnames, *code.co_names)}
 
 
 def _scores_dtype(model: nn.Module) -> torch.dtype:

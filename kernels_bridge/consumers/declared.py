@@ -52,7 +52,7 @@ class DeclaredConsumer:
             metadata = _metadata(call)
             arguments.update({name: metadata[name] for name in METADATA_FIELDS if name in names})
         if "position_ids" in names and call.arguments.get("position_ids") is None:
-            arguments["position_ids"] = build_position_ids(call.segments)
+            arguments["position_ids"] = build_position_ids(call.structural)
         return arguments
 
 

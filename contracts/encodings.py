@@ -17,14 +17,18 @@ from neatpack.contracts.fields import (
     FlatTokenIndices,
     GatheredFlatOffsets,
     GatheredRowOffsets,
+    GatheredStateOffsets,
     Longest,
     LongestPerRow,
     PackedTokenIndices,
+    PaddedDocumentOffsets,
     PhysicalFlatOffsets,
     PhysicalRowOffsets,
+    PhysicalStateOffsets,
     RowLengths,
     SegmentIds,
     THDLength,
+    TokenCount,
 )
 from neatpack.contracts.tensors import TensorLike, TensorT
 from neatpack.contracts.validation import checks
@@ -76,6 +80,26 @@ class THDLengths(Generic[TensorT]):
 
 
 @dataclass(frozen=True)
+class THDFlat(Generic[TensorT]):
+    """The documents of all rows as one stream, each followed by its own padding.
+
+    `cu_seqlens` counts real tokens alone; `cu_seqlens_padded` counts every place, and says where a document stands.
+    Neither may be taken for the other. `max_seqlen` is the longest document with its padding.
+    """
+
+    cu_seqlens: GatheredFlatOffsets[TensorT]
+    cu_seqlens_padded: PaddedDocumentOffsets[TensorT]
+    max_seqlen: Longest
+    real_tokens: TokenCount
+    total_tokens: TokenCount
+
+    @property
+    def pad_between_seqs(self) -> bool:
+        """Whether any document has padding, so that real and padded offsets differ."""
+        return self.real_tokens != self.total_tokens
+
+
+@dataclass(frozen=True)
 class LengthMatrix(Generic[TensorT]):
     """Real lengths per row and document; unused entries are 0."""
 
@@ -87,6 +111,23 @@ class SegmentIndex(Generic[TensorT]):
     """The segment of every place of every row, as convolution and state-space kernels take it."""
 
     seq_idx: SegmentIds[TensorT]
+
+
+@dataclass(frozen=True)
+class GatheredStates(Generic[TensorT]):
+    """Where recurrent state restarts in the stream of kept tokens, on the device and once more on the host."""
+
+    token_indices: FlatTokenIndices[TensorT]
+    cu_seqlens: GatheredStateOffsets[TensorT]
+    cu_seqlens_cpu: GatheredStateOffsets[TensorT]
+
+
+@dataclass(frozen=True)
+class PhysicalStates(Generic[TensorT]):
+    """Where recurrent state restarts in the flattened padded rows, on the device and once more on the host."""
+
+    cu_seqlens: PhysicalStateOffsets[TensorT]
+    cu_seqlens_cpu: PhysicalStateOffsets[TensorT]
 
 
 class PackedSequenceMetadata(TypedDict, Generic[TensorT]):
@@ -106,11 +147,38 @@ class FlashVarlenKwargs(TypedDict, Generic[TensorT]):
     max_length_k: Longest
 
 
+class TransformerEngineKwargs(TypedDict, Generic[TensorT]):
+    """`THDFlat` under the names that Transformer Engine's attention reads; the padded offsets are always given."""
+
+    qkv_format: str
+    cu_seqlens_q: GatheredFlatOffsets[TensorT]
+    cu_seqlens_kv: GatheredFlatOffsets[TensorT]
+    cu_seqlens_q_padded: PaddedDocumentOffsets[TensorT]
+    cu_seqlens_kv_padded: PaddedDocumentOffsets[TensorT]
+    max_seqlen_q: Longest
+    max_seqlen_kv: Longest
+    pad_between_seqs: bool
+
+
+class PackedSeqParamsKwargs(TransformerEngineKwargs[TensorT], Generic[TensorT]):
+    """`THDFlat` under the names of Megatron's `PackedSeqParams`; recurrent layers need `total_tokens`."""
+
+    total_tokens: TokenCount
+
+
+class FLAKwargs(TypedDict, Generic[TensorT]):
+    """`GatheredStates` or `PhysicalStates` under the names that flash-linear-attention reads."""
+
+    cu_seqlens: GatheredStateOffsets[TensorT]
+    cu_seqlens_cpu: GatheredStateOffsets[TensorT]
+
+
 validate_gathered_rows, is_gathered_rows, parse_gathered_rows = checks(GatheredRows[TensorLike], EncodingError)
 validate_gathered_flat, is_gathered_flat, parse_gathered_flat = checks(GatheredFlat[TensorLike], EncodingError)
 validate_physical_flat, is_physical_flat, parse_physical_flat = checks(PhysicalFlat[TensorLike], EncodingError)
 validate_physical_rows, is_physical_rows, parse_physical_rows = checks(PhysicalRows[TensorLike], EncodingError)
 validate_thd_lengths, is_thd_lengths, parse_thd_lengths = checks(THDLengths[TensorLike], EncodingError)
+validate_thd_flat, is_thd_flat, parse_thd_flat = checks(THDFlat[TensorLike], EncodingError)
 validate_length_matrix, is_length_matrix, parse_length_matrix = checks(LengthMatrix[TensorLike], EncodingError)
 validate_segment_index, is_segment_index, parse_segment_index = checks(SegmentIndex[TensorLike], EncodingError)
 validate_packed_sequence_metadata, is_packed_sequence_metadata, parse_packed_sequence_metadata = checks(

@@ -84,6 +84,19 @@ PhysicalRowOffsets: TypeAlias = Annotated[
     TensorT,
     Axes("batch", "row_boundaries", dtype="int32", unit="physical offset within the row, then the row length"),
 ]
+PaddedDocumentOffsets: TypeAlias = Annotated[
+    TensorT,
+    Axes("boundaries", dtype="int32", unit="physical offset of each document with its own padding"),
+]
+
+# Offsets for recurrent layers, which take either width.
+GatheredStateOffsets: TypeAlias = Annotated[
+    TensorT, Axes("boundaries", dtype="integer", unit="gathered offset, all rows in one stream")
+]
+PhysicalStateOffsets: TypeAlias = Annotated[
+    TensorT,
+    Axes("segment_boundaries", dtype="integer", unit="physical offset into the flattened batch * sequence"),
+]
 
 # Lengths.
 THDLength: TypeAlias = Annotated[TensorT, Axes("batch", "documents", dtype="int64", fill=UNUSED_LENGTH, unit="tokens")]
@@ -95,3 +108,4 @@ DocumentKeys: TypeAlias = Annotated[
 ]
 
 Longest: TypeAlias = Annotated[int, Count(unit="tokens")]
+TokenCount: TypeAlias = Annotated[int, Count(unit="tokens")]

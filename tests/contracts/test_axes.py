@@ -20,6 +20,9 @@ ENCODINGS = [
     core.THDLengths,
     core.LengthMatrix,
     core.SegmentIndex,
+    core.THDFlat,
+    core.GatheredStates,
+    core.PhysicalStates,
 ]
 KWARGS = [core.PackedSequenceMetadata, core.FlashVarlenKwargs]
 

@@ -1,0 +1,51 @@
+"""What encodings that count places demand of the rows: no hole, and padding only where they can tell of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neatpack.adapters.segments import Segments
+from neatpack.contracts.errors import DocumentIdsError, Problem
+
+
+def require_no_holes(segments: Segments, field: str = "document_ids") -> None:
+    """Raise where a document has a hole, which lengths and offsets over the padded row cannot express.
+
+    Raises:
+        DocumentIdsError: with the first hole.
+    """
+    if segments.holes.size:
+        row, position = segments.locate(int(segments.holes[0]))
+        message = "a hole: zero inside a document, which lengths and offsets over the padded rows cannot express"
+        remedy = "Use NEAT metadata or a mask, which leave holes out."
+        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
+
+
+def require_padding_after_documents(segments: Segments, field: str = "document_ids") -> None:
+    """Raise where a row that holds documents begins with padding, so that it follows none of them.
+
+    Raises:
+        DocumentIdsError: with the first such row.
+    """
+    starts_row = segments.bounds[:-1] % segments.sequence == 0
+    leading = np.flatnonzero(starts_row & (segments.ids == 0) & (segments.documents.counts[segments.rows] > 0))
+    if leading.size:
+        row, position = segments.locate(int(leading[0]))
+        message = "padding before the first document, which lengths cannot express"
+        remedy = "Pad rows on the right."
+        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
+
+
+def require_trailing_padding(segments: Segments, field: str = "document_ids") -> None:
+    """Raise where padding stands anywhere but at the end of its row.
+
+    Raises:
+        DocumentIdsError: with the first place of padding that a token follows.
+    """
+    ends = segments.bounds[1:] % segments.sequence == 0
+    early = np.flatnonzero((segments.ids == 0) & ~ends)
+    if early.size:
+        row, position = segments.locate(int(early[0]))
+        message = "padding that tokens of its row follow"
+        remedy = "Keep the padding of a row at its end."
+        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))

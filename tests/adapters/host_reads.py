@@ -1,0 +1,70 @@
+"""Counts what waits for a device. The tests have none, so the one door to the host is counted, and torch is watched."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import neatpack.adapters.segments
+
+WAITING = {
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "unique_consecutive",
+    "_unique2",
+    "unique_dim",
+    "equal",
+    "is_nonzero",
+}
+"""Operators whose result has a shape or a value that the host must learn first."""
+
+
+class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the hook without types
+    """Counts calls of `read_on_host` in `reads`, and names waiting operators in `operators`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
+        self.reads = 0
+        self.operators: list[str] = []
+        self.launches: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        boolean_index = name == "index" and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1]
+        )
+        if name in WAITING or boolean_index:
+            self.operators.append(name)
+        if not func.is_view:
+            self.launches.append(name)
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def total(self) -> int:
+        return self.reads + len(self.operators)
+
+
+@contextmanager
+def host_reads(monkeypatch: pytest.MonkeyPatch) -> Generator[HostReads]:
+    """Count what waits for a device inside the block."""
+    mode = HostReads()
+    read = neatpack.adapters.segments.read_on_host
+
+    def counted(*tensors: torch.Tensor) -> object:
+        mode.reads += 1
+        return read(*tensors)
+
+    with monkeypatch.context() as patch, mode:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("neatpack.adapters") and hasattr(module, "read_on_host"):
+                patch.setattr(module, "read_on_host", counted)
+        yield mode

@@ -1,0 +1,210 @@
+"""Where convolutions and recurrent state restart: a segment number per place, and offsets with their host copy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.adapters.document_ids import canonical_document_ids
+from neatpack.adapters.gathered import gathered_flat
+from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.physical import PaddingSegments, physical_offsets
+from neatpack.adapters.segments import INT32_MAX, Segments, as_segments, read_on_host, to_tensor
+from neatpack.contracts.encodings import (
+    FLAKwargs,
+    GatheredStates,
+    PhysicalStates,
+    SegmentIndex,
+    parse_segment_index,
+)
+from neatpack.contracts.errors import EncodingError, Problem
+
+PaddingIndex = Literal["unused", "numbered"]
+"""What padding holds in a segment index: -1, or for each run of it a number of its own."""
+
+PADDING_INDEXES: Final[tuple[PaddingIndex, ...]] = get_args(PaddingIndex)
+
+_CPU: Final = torch.device("cpu")
+
+
+def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unused") -> SegmentIndex[Tensor]:
+    """Number the segments of each row 0, 1, ..., as causal convolutions and state-space kernels take them.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
+        padding: "unused" marks padding with -1; "numbered" counts each run of padding as a segment, for kernels
+            that want numbers which never fall along the row.
+
+    Returns:
+        `seq_idx`, int32 `[batch, sequence]`, contiguous.
+
+    Raises:
+        DocumentIdsError: the ids are malformed, or have a hole, over which a convolution would reach.
+        EncodingError: no such `padding`.
+
+    Example:
+        >>> ids = torch.tensor([[4, 4, 7, 0], [0, 1, 1, 1]])
+        >>> segment_index(ids).seq_idx
+        tensor([[ 0,  0,  1, -1],
+                [-1,  0,  0,  0]], dtype=torch.int32)
+        >>> segment_index(ids, "numbered").seq_idx
+        tensor([[0, 0, 1, 2],
+                [0, 1, 1, 1]], dtype=torch.int32)
+    """
+    if padding not in PADDING_INDEXES:
+        remedy = f"Give one of {', '.join(map(repr, PADDING_INDEXES))}."
+        raise EncodingError(Problem("padding", "is no index of padding", "value", value=repr(padding), remedy=remedy))
+    segments = as_segments(document_ids)
+    require_no_holes(segments)
+    counted = np.ones(segments.ids.size, np.int32) if padding == "numbered" else (segments.ids != 0).astype(np.int32)
+    numbers = np.cumsum(counted, dtype=np.int32)
+    heads = np.searchsorted(segments.rows, np.arange(segments.batch))
+    numbers -= (numbers - counted)[heads][segments.rows] + 1
+    numbers[counted == 0] = -1
+    index = segments.tensor(np.repeat(numbers, segments.lengths))
+    return SegmentIndex(index.view(segments.batch, segments.sequence))
+
+
+def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: Tensor | None = None) -> Tensor:
+    """Find the ids again from segment numbers.
+
+    Args:
+        index: numbers that stay the same inside a segment, negative at padding.
+        padding_mask: bool, `[batch, sequence]`, True at padding, where the numbers count padding as segments.
+
+    Returns:
+        Canonical ids, int64 `[batch, sequence]`.
+
+    Raises:
+        DocumentIdsError: a number comes back after another one.
+        EncodingError: wrong type, rank, dtype or shape.
+
+    Example:
+        >>> document_ids_from_segment_index(segment_index(torch.tensor([[4, 4, 7, 0]])))
+        tensor([[1, 1, 2, 0]])
+    """
+    parse_segment_index(index)
+    ids = (index.seq_idx.to(torch.int64) + 1).clamp_(min=0)
+    if padding_mask is not None:
+        if padding_mask.shape != ids.shape or padding_mask.dtype != torch.bool:
+            message = f"must be bool, of shape {tuple(ids.shape)}"
+            value = (padding_mask.dtype, tuple(padding_mask.shape))
+            raise EncodingError(Problem("padding_mask", message, "shape", value=value))
+        ids = ids.masked_fill(padding_mask, 0)
+    return canonical_document_ids(as_segments(ids, field="seq_idx"))
+
+
+def segment_ids_from_offsets(cu_seqlens: Tensor, total_tokens: int | None = None) -> Tensor:
+    """Repeat the number of each segment over its tokens; places beyond the last offset get one number more.
+
+    Args:
+        cu_seqlens: int32 or int64 `[segments + 1]`, from 0, never falling. A segment of no token uses up its number.
+        total_tokens: places of the stream; by default the last offset.
+
+    Returns:
+        int32 `[total_tokens]`.
+
+    Raises:
+        EncodingError: the offsets are malformed, or go beyond `total_tokens`.
+
+    Example:
+        >>> segment_ids_from_offsets(torch.tensor([0, 2, 3]), total_tokens=5)
+        tensor([0, 0, 1, 2, 2], dtype=torch.int32)
+    """
+    offsets = _read_offsets(cu_seqlens)
+    last = int(offsets[-1])
+    total = last if total_tokens is None else total_tokens
+    if not last <= total <= INT32_MAX:
+        message = f"must be from {last}, the last offset, to {INT32_MAX}"
+        raise EncodingError(Problem("total_tokens", message, "disagreement", value=total))
+    lengths = np.diff(offsets, append=total)
+    return to_tensor(np.repeat(np.arange(lengths.size, dtype=np.int32), lengths), cu_seqlens.device)
+
+
+def gathered_states(document_ids: Tensor | Segments, dtype: torch.dtype = torch.int64) -> GatheredStates[Tensor]:
+    """Give where state restarts among the kept tokens of all rows, which a layer takes as one row of them.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
+        dtype: of the offsets, int64 as flash-linear-attention takes them, or int32.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+        EncodingError: another dtype.
+
+    Example:
+        >>> states = gathered_states(torch.tensor([[1, 1, 0], [1, 2, 2]]))
+        >>> states.token_indices, states.cu_seqlens
+        (tensor([0, 1, 3, 4, 5]), tensor([0, 2, 3, 5]))
+    """
+    _require_offset_dtype(dtype)
+    segments = as_segments(document_ids)
+    flat = gathered_flat(replace(segments, device=_CPU))
+    on_host = flat.cu_seqlens.to(dtype)
+    # A layer may write to neither copy through the other.
+    return GatheredStates(flat.token_indices.to(segments.device), on_host.to(segments.device, copy=True), on_host)
+
+
+def physical_states(
+    document_ids: Tensor | Segments, padding: PaddingSegments = "split", dtype: torch.dtype = torch.int64
+) -> PhysicalStates[Tensor]:
+    """Give where state restarts in the flattened padded rows; padding is segments of its own.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
+        padding: as `flash_varlen_kwargs`.
+        dtype: of the offsets, int64 as flash-linear-attention takes them, or int32.
+
+    Raises:
+        DocumentIdsError: the ids are malformed, or have a hole.
+        EncodingError: no such `padding`, or another dtype.
+
+    Example:
+        >>> physical_states(torch.tensor([[1, 1, 0], [1, 2, 2]])).cu_seqlens
+        tensor([0, 2, 3, 4, 6])
+    """
+    _require_offset_dtype(dtype)
+    segments = as_segments(document_ids)
+    on_host = physical_offsets(replace(segments, device=_CPU), padding).cu_seqlens.to(dtype)
+    return PhysicalStates(on_host.to(segments.device, copy=True), on_host)
+
+
+def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor]) -> FLAKwargs[Tensor]:
+    """Give offsets under the names that flash-linear-attention reads. Its input is one row: `[1, tokens, ...]`.
+
+    No offset repeats, since that library miscounts documents of no token.
+
+    Example:
+        >>> fla_kwargs(gathered_states(torch.tensor([[1, 1, 2, 0]])))
+        {'cu_seqlens': tensor([0, 2, 3]), 'cu_seqlens_cpu': tensor([0, 2, 3])}
+    """
+    return {"cu_seqlens": states.cu_seqlens, "cu_seqlens_cpu": states.cu_seqlens_cpu}
+
+
+def _require_offset_dtype(dtype: torch.dtype) -> None:
+    if dtype not in (torch.int32, torch.int64):
+        raise EncodingError(Problem("dtype", "must be torch.int32 or torch.int64", "dtype", value=dtype))
+
+
+def _read_offsets(cu_seqlens: object) -> npt.NDArray[np.int64]:
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
+        raise EncodingError(Problem("cu_seqlens", "must be an int32 or int64 tensor", "dtype", value=found))
+    if cu_seqlens.ndim != 1 or cu_seqlens.numel() == 0:
+        message = "must be [segments + 1]"
+        remedy = "Flatten the rows into one stream first."
+        raise EncodingError(Problem("cu_seqlens", message, "rank", value=tuple(cu_seqlens.shape), remedy=remedy))
+    (read,) = read_on_host(cu_seqlens)
+    offsets = read.astype(np.int64)
+    wrong = np.flatnonzero(np.diff(offsets) < 0) + 1
+    if offsets[0] != 0 or wrong.size:
+        position = int(wrong[0]) if offsets[0] == 0 else 0
+        value = int(offsets[position])
+        message = "must start at zero and never fall"
+        raise EncodingError(Problem("cu_seqlens", message, "value", position=position, value=value))
+    return offsets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import torch
 from hypothesis import strategies as st
@@ -56,3 +56,7 @@ def rows_of_ids(
 
 def tensor(rows: Rows, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.tensor(rows, dtype=dtype)
+
+
+def listed(values: torch.Tensor) -> Rows:
+    return cast("Rows", values.tolist())  # pyright: ignore[reportUnknownMemberType]  # torch leaves it without a type

@@ -1,0 +1,52 @@
+"""Targets, weights and sums, token by token in plain Python."""
+
+from __future__ import annotations
+
+from tests.adapters.oracle_runs import order
+
+
+def targets(tokens: list[list[int]], rows: list[list[int]], depth: int) -> list[list[int]]:
+    """Give the token `depth + 1` places further where both are in one document."""
+    found: list[list[int]] = []
+    for row, ids in zip(tokens, rows, strict=True):
+        own = [-100] * len(ids)
+        for place, number in enumerate(ids):
+            further = place + depth + 1
+            if number and further < len(ids) and ids[further] == number:
+                own[place] = row[further]
+        found.append(own)
+    return found
+
+
+def documents(rows: list[list[int]]) -> list[list[tuple[int, int]]]:
+    """Give the `(row, place)` of the tokens of each document, in row order."""
+    return [
+        [(row, place) for place, other in enumerate(ids) if other == number]
+        for row, ids in enumerate(rows)
+        for number in order(ids)
+    ]
+
+
+def weights(labels: list[list[int]], rows: list[list[int]], per: str) -> list[list[float]]:
+    units = documents(rows)
+    if per == "token":
+        units = [[place] for unit in units for place in unit]
+    elif per == "sequence":
+        units = [[place for unit in units for place in unit if place[0] == row] for row in range(len(rows))]
+    found = [[0.0] * len(row) for row in rows]
+    for unit in units:
+        valid = [(row, place) for row, place in unit if labels[row][place] != -100]
+        for row, place in valid:
+            found[row][place] = 1 / len(valid)
+    return found
+
+
+def remaining(rows: list[list[int]]) -> list[list[int]]:
+    """Count places up to the last token of the document that surrounds each place."""
+    found = [[0] * len(ids) for ids in rows]
+    for row, ids in enumerate(rows):
+        for number in order(ids):
+            last = len(ids) - 1 - ids[::-1].index(number)
+            for place in range(ids.index(number), last + 1):
+                found[row][place] = last - place
+    return found

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from neatpack.adapters.gathered import gathered_flat
-from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import physical_offsets
 from neatpack.contracts.errors import PackingError
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
-from neatpack.kernels_bridge.audit.inputs import LayerWindows
+from neatpack.kernels_bridge.audit.inputs import LayerWindows, layer_mask
 from neatpack.kernels_bridge.audit.report import Configured
 from neatpack.kernels_bridge.audit.verdicts import KernelCalls
 from neatpack.kernels_bridge.binding import Binding, get_binding
@@ -77,5 +76,5 @@ def _are_boundaries(seen: Tensor | None, packed: PackedDocuments, windows: Layer
         right = [physical_offsets(ids).cu_seqlens, gathered_flat(ids).cu_seqlens]
     else:
         seen = seen if seen.dtype == torch.bool else seen == 0
-        right = [build_block_causal_mask(ids, window=window) for window in windows.values()]
+        right = [layer_mask(packed, kind, window, torch.bool) for kind, window in windows.items()]
     return any(torch.equal(seen, boundaries) for boundaries in right)

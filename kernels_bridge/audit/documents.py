@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.packing import collate_documents, plan_rows
+from neatpack.adapters.segments import scan_segments
 from neatpack.kernels_bridge.audit.texts import excerpts
 
-LENGTHS: Final = (6, 1, 9, 5, 12, 4)
+LENGTHS: Final = (6, 1, 9, 12, 4)
 """Unequal; one of a single token; two longer than the window, convolution and chunk of any tiny model."""
 
-CAPACITY: Final = 23
+CAPACITY: Final = 19
 """Tokens per row: first fit gives two rows, each with padding. No axis of a tiny model has this size."""
 
 
@@ -85,19 +86,16 @@ def pack_documents(texts: Sequence[bytes], vocabulary: int, device: torch.device
     vocabulary = min(256, vocabulary)
     documents = [torch.tensor(list(text), dtype=torch.int64) % vocabulary for text in excerpts(texts, LENGTHS)]
     batch = collate_documents(documents, plan_rows(LENGTHS, CAPACITY))
+    document_ids = batch.get("document_ids", batch["input_ids"])  # collate_documents always gives them
+    found = scan_segments(document_ids).documents
+    rows, starts, ends = found.rows.tolist(), found.starts.tolist(), found.ends.tolist()
     return PackedDocuments(
         input_ids=batch["input_ids"].to(device),
         position_ids=batch["position_ids"].to(device),
-        document_ids=batch["document_ids"].to(device),
-        places=tuple(_places(batch["document_ids"])),
+        document_ids=document_ids.to(device),
+        places=tuple(
+            Place(row, start - row * CAPACITY, end - row * CAPACITY)
+            for row, start, end in zip(rows, starts, ends, strict=True)
+        ),
         vocabulary=vocabulary,
     )
-
-
-def _places(document_ids: Tensor) -> list[Place]:
-    places: list[Place] = []
-    for row, ids in enumerate(document_ids.tolist()):
-        for document in sorted(set(ids) - {0}):
-            start = ids.index(document)
-            places.append(Place(row, start, start + ids.count(document)))
-    return places

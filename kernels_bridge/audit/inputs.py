@@ -14,7 +14,11 @@ from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.paths import Given, Path
 
 LayerWindows = Mapping[str, int | None]
-"""The kinds of attention layer of a model, by the name under which it takes a mask for them, and their windows."""
+"""The kinds of attention layer of a model, by the name under which it takes a mask for them, and how many keys a
+query of theirs sees; None for all before it."""
+
+CHUNKED: Final = "chunked_attention"
+"""The kind of layer that sees the keys of its chunk, and not those of a sliding window."""
 
 
 def path_arguments(path: Path, packed: PackedDocuments, windows: LayerWindows) -> dict[str, object]:
@@ -25,6 +29,16 @@ def path_arguments(path: Path, packed: PackedDocuments, windows: LayerWindows) -
     return arguments
 
 
+def layer_mask(packed: PackedDocuments, kind: str, window: int | None, dtype: torch.dtype) -> Tensor:
+    """Build the mask of one kind of layer, `[batch, 1, sequence, sequence]`."""
+    ids = packed.document_ids
+    if kind == CHUNKED and window is not None:
+        # To such a layer, each chunk of a document is a document.
+        chunks = ids * ids.shape[1] + packed.position_ids // window
+        return build_block_causal_mask(torch.where(ids == 0, 0, chunks), dtype)
+    return build_block_causal_mask(ids, dtype, window)
+
+
 def _segment_index(packed: PackedDocuments) -> Tensor:
     """Number the segments of each row from 0, padding as the last one: int32 `[batch, sequence]`."""
     ids = packed.document_ids
@@ -33,7 +47,7 @@ def _segment_index(packed: PackedDocuments) -> Tensor:
 
 
 def _masks_per_layer(packed: PackedDocuments, windows: LayerWindows) -> Tensor | dict[str, Tensor]:
-    masks = {kind: build_block_causal_mask(packed.document_ids, torch.float32, w) for kind, w in windows.items()}
+    masks = {kind: layer_mask(packed, kind, window, torch.float32) for kind, window in windows.items()}
     return next(iter(masks.values())) if len(masks) == 1 else masks
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, Literal, cast
@@ -14,12 +14,17 @@ from neatpack.kernels_bridge.audit.documents import Place
 
 MixingKind = Literal["attention", "convolution", "recurrence", "mixing"]
 
-_NAMES: Final[Mapping[MixingKind, tuple[str, ...]]] = {
-    "convolution": ("conv",),
-    "attention": ("attention", "attn"),
-    "recurrence": ("mamba", "mixer", "ssm", "recurrent", "delta", "rwkv", "lstm", "gru", "rnn", "lru"),
-}
-"""What the classes of modules that mix tokens are called."""
+_NAMES: Final[tuple[tuple[MixingKind, tuple[str, ...]], ...]] = (
+    ("convolution", ("conv",)),
+    ("recurrence", ("delta", "mamba", "mixer", "ssm", "rwkv", "lstm", "gru", "rnn", "lru")),
+    ("attention", ("attention", "attn")),
+    ("recurrence", ("recurrent",)),
+)
+"""What the classes of modules that mix tokens are called; the first match holds."""
+
+
+_CONVOLUTION: Final = 8
+"""Places that a convolution may add."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Origin:
     def kind(self) -> MixingKind:
         """What mixes tokens there, as far as the module's name tells."""
         name = self.class_name.lower()
-        return next((kind for kind, words in _NAMES.items() if any(word in name for word in words)), "mixing")
+        kinds: list[MixingKind] = [kind for kind, words in _NAMES if any(word in name for word in words)]
+        return kinds[0] if kinds else "mixing"
 
     def __str__(self) -> str:
         return f"{self.module or 'the model itself'} ({self.class_name})"
@@ -81,13 +87,15 @@ def _trace(model: nn.Module, run: Callable[[], object], target: Place, sequence:
     def record_as(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
             given = _at_document((*args, *kwargs.values()), target, sequence)
-            returned = _at_document(output if isinstance(output, tuple) else (output,), target, sequence)
+            outputs = cast("tuple[object, ...]", output) if isinstance(output, tuple) else (output,)
+            returned = _at_document(outputs, target, sequence)
             records.append(_Record(name, type(module).__name__, given, returned))
 
         return hook
 
     with ExitStack() as stack:
-        for name, module in model.named_modules():
+        modules = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+        for name, module in modules:
             if name:
                 handle = module.register_forward_hook(record_as(name), with_kwargs=True)
                 stack.callback(handle.remove)
@@ -95,15 +103,23 @@ def _trace(model: nn.Module, run: Callable[[], object], target: Place, sequence:
     return records
 
 
-def _at_document(values: object, target: Place, sequence: int) -> list[Tensor]:
+def _at_document(values: tuple[object, ...], target: Place, sequence: int) -> list[Tensor]:
     """Cut the floating tensors `[batch, sequence, ...]` and `[batch, channels, sequence, ...]` to one document."""
-    tensors = [value for value in cast("tuple[object, ...]", values) if isinstance(value, Tensor)]
     parts: list[Tensor] = []
-    for tensor in tensors:
-        axis = next((axis for axis in (1, 2) if tensor.ndim > axis and tensor.shape[axis] >= sequence), None)
-        if tensor.is_floating_point() and axis is not None and tensor.shape[0] > target.row:
-            parts.append(tensor[target.row].narrow(axis - 1, target.start, target.length).detach().clone())
+    for tensor in values:
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            axis = _token_axis(tensor, sequence)
+            if axis is not None and tensor.shape[0] > target.row:
+                parts.append(tensor[target.row].narrow(axis - 1, target.start, target.length).detach().clone())
     return parts
+
+
+def _token_axis(tensor: Tensor, sequence: int) -> int | None:
+    """Find the axis of tokens by its size. A convolution may leave its padding behind the channels' tokens."""
+    axes = [axis for axis in (1, 2) if tensor.ndim > axis and tensor.shape[axis] == sequence]
+    if axes or tensor.ndim != 3:
+        return axes[0] if axes else None
+    return 2 if sequence < tensor.shape[2] <= sequence + _CONVOLUTION else None
 
 
 def _differ(one: list[Tensor], other: list[Tensor]) -> bool:

@@ -17,7 +17,9 @@ from neatpack.kernels_bridge.audit.subject import Answer
 class Ask(Protocol):
     """Give the documents to a model in the way of one path."""
 
-    def __call__(self, tokens: Tensor | None = None, grad: bool = False) -> Answer: ...
+    def __call__(self, tokens: Tensor | None = None, grad: bool = False) -> Answer:
+        """Answer, with `tokens` `[batch, sequence]` in place of the documents' own, and with a graph for gradients."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def measure(ask: Ask, packed: PackedDocuments, alone: Answer) -> Measurement:
         scale=scale,
         finite=finite,
         differences=tuple(
-            tuple((one - other).abs().amax(dim=1).div(unit).tolist())
+            tuple(float(distance) / unit for distance in (one - other).abs().amax(dim=1))
             for one, other in zip(logits, alone.logits, strict=True)
         ),
         perturbation=_perturbation(ask, packed, logits, unit),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from neatpack.kernels_bridge.audit.paths import PATH_BY_NAME, PATHS, PathName
+from neatpack.kernels_bridge.audit.paths import PATHS, PathName
 from neatpack.kernels_bridge.audit.report import PathReport
 
 PREFERRED: Final[tuple[PathName, ...]] = (
@@ -39,7 +39,7 @@ def with_remedies(paths: Mapping[str, PathReport]) -> dict[str, PathReport]:
     }
 
 
-def _remedy(name: str, report: PathReport, clean: set[str], others: list[PathName]) -> str:
+def _remedy(name: str, report: PathReport, clean: set[str], others: Sequence[str]) -> str:
     instead = next((path.instead for path in PATHS if path.name == name), None)
     if report.verdict == "inconclusive":
         return "give the model weights that let its logits move" if report.kind == "constant" else "see the message"

@@ -8,9 +8,9 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Final
 
 import torch
@@ -23,8 +23,9 @@ from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
 from neatpack.kernels_bridge.audit.documents import PackedDocuments, pack_documents
 from neatpack.kernels_bridge.audit.inputs import path_arguments
 from neatpack.kernels_bridge.audit.origin import find_origin
-from neatpack.kernels_bridge.audit.paths import PATH_BY_NAME, PATH_NAMES, PATHS, Attention, Path
-from neatpack.kernels_bridge.audit.probes import Ask, measure, sees_later_tokens
+from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path
+from neatpack.kernels_bridge.audit.probes import Ask, Measurement, measure, sees_later_tokens
+from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.remedies import with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, Environment, ModelReport, PathReport, Report
 from neatpack.kernels_bridge.audit.subject import Answer, Subject
@@ -66,8 +67,8 @@ def audit_models(
     with _undisturbed():
         environment = _environment()
         models = [
-            audit_model(target, texts, lambda message, prefix=prefix: progress(f"{prefix}{message}"))
-            for prefix, target in zip(_prefixes(targets), targets, strict=True)
+            audit_model(target, texts, _numbered(progress, f"[{index}/{len(targets)}] {target.name}"))
+            for index, target in enumerate(targets, start=1)
         ]
     return Report(environment, tuple(models))
 
@@ -117,7 +118,7 @@ class _Audit:
     alone: Answer
     causal: bool
     progress: Progress
-    choice: Configured = Configured()
+    choice: Configured = field(default_factory=Configured)
 
     def paths(self) -> dict[str, PathReport]:
         """Try every path, and report in the order of `PATHS`."""
@@ -145,9 +146,8 @@ class _Audit:
             ask = self._ask(path, subject)
             if witness is not None:
                 witness.boundaries.clear()
-            ask()
-            kernel = None if witness is None else self._witnessed(witness)
-            return self._judge(path, subject, ask, kernel)
+            measurement = measure(ask, self.packed, self.alone)
+            return self._judge(path, subject, ask, measurement, None if witness is None else self._witnessed(witness))
         except Exception as error:  # noqa: BLE001 - a model under audit may raise anything
             return _failed(error)
 
@@ -158,10 +158,10 @@ class _Audit:
                 return _failed(state.refusal)
             subject = Subject(model, hooked=frozenset({"_packed_seq_ids"}))
             ask = self._ask(path, subject)
-            ask()
+            measurement = measure(ask, self.packed, self.alone)
             windows = layer_windows(model)
             kernel = None if state.binding is None else kernel_calls(state.binding, self.packed, windows)
-            return self._judge(path, subject, ask, kernel)
+            return self._judge(path, subject, ask, measurement, kernel)
 
     def _ask(self, path: Path, subject: Subject) -> Ask:
         if path.apart:
@@ -171,10 +171,12 @@ class _Audit:
     def _witnessed(self, witness: Witness) -> KernelCalls:
         expected = flash_varlen_kwargs(self.packed.document_ids)["cu_seq_lens_q"]
         seen = [boundaries is not None and torch.equal(boundaries, expected) for boundaries in witness.boundaries]
-        return KernelCalls(len(seen), bool(seen) and all(seen))
+        forwards = 1 + len(self.packed.places)
+        return KernelCalls(len(seen) // forwards, bool(seen) and all(seen))
 
-    def _judge(self, path: Path, subject: Subject, ask: Ask, kernel: KernelCalls | None) -> PathReport:
-        measurement = measure(ask, self.packed, self.alone)
+    def _judge(
+        self, path: Path, subject: Subject, ask: Ask, measurement: Measurement, kernel: KernelCalls | None
+    ) -> PathReport:
         evidence = Evidence(measurement, kernel, tuple(subject.dropped))
         if evidence.leaks and path.carries_boundaries:
             evidence = replace(evidence, had_effect=self._had_effect(subject, ask))
@@ -237,8 +239,8 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _prefixes(targets: Sequence[Target]) -> list[str]:
-    return [f"[{index}/{len(targets)}] {target.name}: " for index, target in enumerate(targets, start=1)]
+def _numbered(progress: Progress, prefix: str) -> Progress:
+    return lambda message: progress(f"{prefix}: {message}")
 
 
 def _environment() -> Environment:
@@ -266,7 +268,7 @@ def _version(distribution: str) -> str | None:
 def _undisturbed() -> Generator[None, None, None]:
     """Within: one thread, no warnings of libraries. Afterwards: threads, random state and warnings as they were."""
     threads = torch.get_num_threads()
-    with warnings.catch_warnings(), torch.random.fork_rng(), _quiet_transformers():
+    with warnings.catch_warnings(), seeded(), _quiet_transformers():
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
         try:
@@ -281,8 +283,7 @@ def _quiet_transformers() -> Generator[None, None, None]:
     if "transformers" not in sys.modules and _version("transformers") is None:
         yield
         return
-    from transformers.utils import logging
-
+    logging = import_module("transformers.utils.logging")
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
@@ -108,7 +108,7 @@ class Subject:
         return _logits(output, tokens)
 
     @contextmanager
-    def _embeddings(self, tokens: Tensor, grad: bool) -> Iterator[list[Tensor]]:
+    def _embeddings(self, tokens: Tensor, grad: bool) -> Generator[list[Tensor], None, None]:
         """Within, each output of an embedding of `tokens` is replaced by a leaf, and kept in the list."""
         leaves: list[Tensor] = []
 
@@ -136,11 +136,11 @@ def _parameters(model: nn.Module) -> tuple[frozenset[str], bool]:
 
 def _logits(output: object, tokens: Tensor) -> Tensor:
     """Take the logits out of a tensor, a tuple that begins with them, or an object that has them."""
-    logits: object = output
-    if not isinstance(output, Tensor):
-        logits = cast("tuple[object, ...]", output)[0] if isinstance(output, tuple) else getattr(output, "logits", None)
+    parts = (output,) if not isinstance(output, tuple) else cast("tuple[object, ...]", output)
+    first = next(iter(parts), None)
+    logits = first if isinstance(first, Tensor) else cast("object", getattr(first, "logits", None))
     if isinstance(logits, Tensor) and logits.shape[:2] == tokens.shape and logits.ndim == 3:
         return logits
-    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
+    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(first).__name__
     remedy = "The forward must return [batch, sequence, vocabulary], in a tuple first, or as .logits."
     raise ModelError(Problem("forward", "returned no logits", "shape", value=found, remedy=remedy))

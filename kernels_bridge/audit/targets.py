@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from neatpack.contracts.errors import ModelError, ModelTypeError, Problem
-from neatpack.kernels_bridge.audit.inputs import LayerWindows
+from neatpack.kernels_bridge.audit.inputs import CHUNKED, LayerWindows
 from neatpack.kernels_bridge.audit.paths import Attention
+from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model, require_model_type, tiny_model_class
 from neatpack.kernels_bridge.audit.witness import NAME, Witness, attention_registries, registered
 from neatpack.kernels_bridge.models import text_config
@@ -87,7 +88,7 @@ class Builder:
                 yield Variant(model)
 
     def _build(self) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
+        with seeded():
             model = self.build()
         if not isinstance(model, nn.Module):
             found = type(model).__name__
@@ -115,7 +116,7 @@ def parse_target(text: str) -> Target:
         found: object = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:  # noqa: BLE001 - the module runs code of its own, which may raise anything
+    except Exception as error:
         message = f"cannot be found ({type(error).__name__}: {error})"
         remedy = "Write package.module:callable; the module is looked up from the current folder too."
         raise ModelError(Problem(text, message, "missing", remedy=remedy)) from error
@@ -131,7 +132,7 @@ def layer_windows(model: nn.Module) -> LayerWindows:
     windows: dict[str, int | None] = {
         "full_attention": None,
         "sliding_attention": window,
-        "chunked_attention": _number(config, "attention_chunk_size"),
+        CHUNKED: _number(config, "attention_chunk_size"),
     }
     kinds: object = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
     present = {kind: windows[kind] for kind in dict.fromkeys(cast("Iterable[str]", kinds)) if kind in windows}

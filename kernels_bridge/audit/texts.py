@@ -27,15 +27,8 @@ def read_texts(paths: Iterable[Path]) -> list[bytes]:
     Raises:
         BatchError: a path does not exist or cannot be read, or there is no text at all.
     """
-    texts: list[bytes] = []
-    for path in paths:
-        try:
-            files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-            texts += [_beginning(file) for file in files[: FILES - len(texts)]]
-        except OSError as error:
-            message = f"cannot be read ({error.strerror})"
-            raise BatchError(Problem("text", message, "value", value=str(path))) from error
-    texts = [text for text in texts if text.strip()]
+    files = [file for path in paths for file in _files(path)]
+    texts = [text for file in files[:FILES] if (text := _beginning(file)).strip()]
     if not texts:
         raise BatchError(Problem("text", "holds no text", "missing", remedy="Give --text a file or folder of text."))
     return texts
@@ -66,6 +59,14 @@ def _take(unread: dict[int, bytes], length: int, turn: int) -> bytes:
     raise BatchError(Problem("text", message, "value", remedy="Give --text longer files, or more of them."))
 
 
+def _files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
 def _beginning(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        return stream.read(BYTES_PER_FILE)
+    try:
+        with file.open("rb") as stream:
+            return stream.read(BYTES_PER_FILE)
+    except OSError as error:
+        message = f"cannot be read ({error.strerror})"
+        raise BatchError(Problem("text", message, "value", value=str(file))) from error

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
 import torch
 from torch import nn
 
 from neatpack.contracts.errors import DependencyError, ModelError, Problem
+from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.tiny_sizes import (
     ALWAYS_SET,
     EXCEPTIONS,
@@ -33,13 +36,13 @@ def model_types() -> list[str]:
         DependencyError: Transformers is not installed.
     """
     try:
-        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        auto = import_module("transformers.models.auto.modeling_auto")
     except ImportError as error:
         remedy = "Install neatpack[hf], or audit a module of your own as package.module:callable."
         raise DependencyError(
             Problem("transformers", "is needed to build a model type", "missing", remedy=remedy)
         ) from error
-    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    return sorted(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def require_model_type(name: str) -> None:
@@ -53,7 +56,7 @@ def require_model_type(name: str) -> None:
     if name in known:
         return
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    remedy = f"Did you mean {', '.join(near)}?" if near else "`neatpack doctor` lists the model types."
+    remedy = f"Did you mean {', '.join(near)}?" if near else "Known are those of AutoModelForCausalLM."
     raise ModelError(Problem("model type", "is unknown to this Transformers", "value", value=name, remedy=remedy))
 
 
@@ -64,13 +67,13 @@ def tiny_config(name: str) -> PreTrainedConfig:
         ModelError: `name` is unknown.
     """
     require_model_type(name)
-    from transformers import CONFIG_MAPPING
-
-    default = CONFIG_MAPPING[name]()
+    transformers = import_module("transformers")
+    default = transformers.CONFIG_MAPPING[name]()
     if "text_config" in default.sub_configs:
         default = default.get_text_config()
     fields = cast("dict[str, object]", default.to_dict())
-    return type(default)(**{**_small_fields(fields), **EXCEPTIONS.get(default.model_type, {})})
+    small = type(default)(**{**_small_fields(fields), **EXCEPTIONS.get(default.model_type, {})})
+    return cast("PreTrainedConfig", small)
 
 
 def tiny_model_class(name: str) -> type[nn.Module]:
@@ -79,13 +82,12 @@ def tiny_model_class(name: str) -> type[nn.Module]:
     Raises:
         ModelError: `name` is unknown, or its text tower is no causal language model.
     """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
+    known = import_module("transformers").MODEL_FOR_CAUSAL_LM_MAPPING
     config_class = type(tiny_config(name))
-    if config_class not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if config_class not in known:
         message = f"has no causal language model for its text ({config_class.__name__})"
         raise ModelError(Problem("model type", message, "unsupported", value=name))
-    return MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
+    return cast("type[nn.Module]", known[config_class])
 
 
 def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
@@ -103,14 +105,10 @@ def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
         >>> sum(parameter.numel() for parameter in model.parameters()) < LARGEST
         True
     """
-    model_class = tiny_model_class(name)
     options = {} if attention is None else {"attn_implementation": attention}
-    with torch.device("meta"):
-        weightless = cast("nn.Module", model_class._from_config(tiny_config(name), dtype=torch.float32))
-    _require_tiny(name, weightless)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = cast("nn.Module", model_class._from_config(tiny_config(name), dtype=torch.float32, **options))
+    _require_tiny(name)
+    with seeded():
+        model = _from_config(tiny_config(name), **options)
     redraw_weights(model)
     return model.eval()
 
@@ -137,7 +135,16 @@ def _fan_in(module: nn.Module, weight: torch.Tensor) -> int:
     return weight.shape[-1]
 
 
-def _require_tiny(name: str, model: nn.Module) -> None:
+def _from_config(config: PreTrainedConfig, **options: str) -> nn.Module:
+    auto = import_module("transformers").AutoModelForCausalLM
+    return cast("nn.Module", auto.from_config(config, dtype=torch.float32, **options))
+
+
+@cache
+def _require_tiny(name: str) -> None:
+    """Check the size of a model before any memory is taken for it."""
+    with torch.device("meta"):
+        model = _from_config(tiny_config(name))
     count = sum(parameter.numel() for parameter in model.parameters())
     if count > LARGEST:
         largest = max(model.named_parameters(), key=lambda item: item[1].numel())

@@ -54,7 +54,6 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
         2,
         (
             "expert_layer_period",
-            "index_n_heads",
             "linear_num_key_heads",
             "moe_k",
             "moe_topk",
@@ -109,6 +108,7 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
             "dim_head",
             "gated_norm_rank",
             "head_dim",
+            "index_n_heads",
             "hidden_size_per_layer_input",
             "kv_channels",
             "laurel_rank",
@@ -212,6 +212,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8, "n_groups": 1},
+    "mixtral": {"sliding_window": WINDOW},
     "nemotron": {"num_key_value_heads": 2},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "roc_bert": {"shape_vocab_size": 320, "shape_embed_dim": 32, "pronunciation_embed_dim": 32},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Generator, Iterable, MutableMapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Final, cast
 
 import torch
@@ -32,7 +33,7 @@ class Witness:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        attention_mask: Tensor | None,
+        _attention_mask: Tensor | None,
         *,
         scaling: float | None = None,
         sliding_window: int | None = None,
@@ -49,7 +50,7 @@ class Witness:
         Args:
             module: the attention layer that calls.
             query: floating `[batch, heads, sequence, head_dim]`; `key` and `value` likewise, with fewer heads.
-            attention_mask: not read, as by a kernel that is given offsets.
+            _attention_mask: not read, as by a kernel that is given offsets.
             cu_seq_lens_q: int32 `[segments + 1]`, physical and flat, or None; likewise `cu_seq_lens_k`.
             max_length_q: the longest segment, or None; likewise `max_length_k`.
 
@@ -75,11 +76,11 @@ class Witness:
             softcap=softcap or 0.0,
             sinks=s_aux,
         )
-        return output.unflatten(0, (batch, sequence)), None
+        return output.reshape(batch, sequence, *output.shape[1:]), None
 
 
 @contextmanager
-def registered(function: Callable[..., object], registries: list[Registry]) -> Iterator[None]:
+def registered(function: Callable[..., object], registries: list[Registry]) -> Generator[None, None, None]:
     """Set `function` under `NAME` in each registry, and delete it again."""
     for registry in registries:
         registry[NAME] = function
@@ -95,9 +96,7 @@ def attention_registries(classes: Iterable[type[nn.Module]]) -> list[Registry]:
 
     One is shared by all families of Transformers; a family that overrides some function has one of its own.
     """
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    shared = cast("Registry", ALL_ATTENTION_FUNCTIONS)
+    shared = cast("Registry", import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS)
     files = [sys.modules[module_class.__module__] for module_class in classes]
     found = [shared, *(cast("Registry", getattr(file, "ALL_ATTENTION_FUNCTIONS", shared)) for file in files)]
     return list({id(registry): registry for registry in found}.values())

@@ -1,0 +1,138 @@
+"""The command line: `neatpack audit`, `neatpack doctor`, `neatpack inspect`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from neatpack.contracts.errors import PackingError
+from neatpack.kernels_bridge.terminal import show, terminal_width
+
+if TYPE_CHECKING:
+    from neatpack.kernels_bridge.audit.targets import Target
+
+CLEAN: Final = 0
+NOT_CLEAN: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: of the command line; those of the process where None.
+
+    Returns:
+        The exit status: of `audit`, 0 only where the configured path of every model is clean, else 1; of `inspect`,
+        1 where encodings disagree; 2 where the command cannot be carried out as given.
+
+    Example:
+        >>> main(["inspect", "no-such-file.json"])
+        2
+    """
+    given = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = given.command
+    try:
+        return command(given)
+    except PackingError as error:
+        sys.stderr.write(f"neatpack: {error}\n")
+        return USAGE
+    except KeyboardInterrupt:
+        sys.stderr.write("\nneatpack: interrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone, and Python would complain at exit
+        return NOT_CLEAN
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="neatpack", description="Packed sequences: prove that documents stay apart.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    audit = commands.add_parser("audit", help="prove that models keep the documents of a row apart, or show the leak")
+    audit.add_argument(
+        "targets", nargs="+", metavar="TARGET", help="a Transformers model type, or package.module:callable"
+    )
+    audit.add_argument("--text", nargs="+", type=Path, metavar="PATH", help="files or folders to cut documents from")
+    audit.add_argument("--json", action="store_true", help="print the report as JSON")
+    audit.set_defaults(command=_audit)
+
+    doctor = commands.add_parser("doctor", help="show versions, and which kernels are usable here")
+    doctor.set_defaults(command=_doctor)
+
+    inspect = commands.add_parser("inspect", help="draw the documents of a saved batch")
+    inspect.add_argument("file", type=Path, metavar="FILE", help="a batch as .pt, .safetensors, .npz or .json")
+    inspect.set_defaults(command=_inspect)
+    return parser
+
+
+def _audit(given: argparse.Namespace) -> int:
+    from neatpack.kernels_bridge.audit.run import audit_models
+    from neatpack.kernels_bridge.audit.table import table_lines
+    from neatpack.kernels_bridge.audit.targets import parse_target
+    from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
+
+    with _current_folder_importable(), _progress() as progress:
+        targets: list[Target] = [parse_target(text) for text in given.targets]
+        report = audit_models(targets, read_texts(given.text or default_paths()), progress)
+    if given.json:
+        sys.stdout.write(report.dumps() + "\n")
+    else:
+        show(table_lines(report, terminal_width()), sys.stdout)
+    return CLEAN if report.is_clean else NOT_CLEAN
+
+
+def _doctor(_given: argparse.Namespace) -> int:
+    from neatpack.kernels_bridge.doctor import doctor_lines
+
+    show(doctor_lines(terminal_width()), sys.stdout)
+    return CLEAN
+
+
+def _inspect(given: argparse.Namespace) -> int:
+    from neatpack.adapters.batch_files import load_batch
+    from neatpack.kernels_bridge.inspect import inspect_batch, inspection_lines
+
+    inspection = inspect_batch(load_batch(given.file))
+    show(inspection_lines(inspection, terminal_width()), sys.stdout)
+    return NOT_CLEAN if inspection.disagreements else CLEAN
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[str], None], None, None]:
+    """Give a function that says on stderr what is being done: in place on a terminal, else one line per model."""
+    stream = sys.stderr
+    in_place = stream.isatty()
+    last = ""
+
+    def tell(message: str) -> None:
+        nonlocal last
+        model = message.rsplit(": ", 1)[0]
+        if in_place:
+            stream.write(f"\r\x1b[K{message}")
+        elif model != last:
+            stream.write(f"{model}\n")
+        last = model
+        stream.flush()
+
+    try:
+        yield tell
+    finally:
+        if in_place:
+            stream.write("\r\x1b[K")
+
+
+@contextmanager
+def _current_folder_importable() -> Generator[None, None, None]:
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)

@@ -1,0 +1,241 @@
+"""A saved batch, looked at: where its documents lie, and whether all that it holds says the same about that."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, cast
+
+import torch
+from torch import Tensor
+
+from neatpack.adapters.agreement import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS, check_agreement
+from neatpack.adapters.batch_files import BatchEntry
+from neatpack.adapters.document_ids import (
+    canonical_document_ids,
+    document_ids_from_lengths,
+    document_ids_from_positions,
+)
+from neatpack.adapters.gathered import document_ids_from_metadata, is_indexed_packed_mask
+from neatpack.adapters.physical import document_ids_from_flash_varlen
+from neatpack.adapters.segments import Segments, read_on_host, scan_segments
+from neatpack.contracts.encodings import FlashVarlenKwargs, parse_flash_varlen_kwargs
+from neatpack.contracts.errors import BatchError, PackingError, Problem
+from neatpack.kernels_bridge.terminal import Line, Span, Style, line
+
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+_STYLES: Final[tuple[Style, ...]] = ("green", "yellow", "cyan", "magenta", "blue", "red")
+_PADDING: Final = "."
+_HOLE: Final = "_"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a batch.
+
+    Attributes:
+        source: the field from which the documents were read.
+        document_ids: canonical, int64 `[batch, sequence]`; 0 at padding and holes.
+        segments: the runs of these ids.
+        holes: bool `[batch, sequence]`, True at tokens of a document that no other token may read.
+        agreeing: the other fields that say the same.
+        disagreements: for each that does not, what it says, and where.
+    """
+
+    source: str
+    document_ids: Tensor
+    segments: Segments
+    holes: Tensor
+    agreeing: tuple[str, ...]
+    disagreements: tuple[str, ...]
+
+
+def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
+    """Find the documents of a batch, and compare with them everything else that speaks of documents.
+
+    Ids after policy are taken before ids as packed, and ids before other encodings.
+
+    Args:
+        entries: the batch, as `load_batch` returns it.
+
+    Raises:
+        BatchError: nothing in it says where documents end.
+        DocumentIdsError: the field from which the documents are read is malformed.
+        EncodingError: likewise.
+
+    Example:
+        >>> ids = torch.tensor([[1, 1, 2, 0]])
+        >>> found = inspect_batch({"document_ids": ids, "position_ids": torch.tensor([[0, 0, 0, 0]])})
+        >>> found.disagreements
+        ('position_ids[row 0, position 1]: restarts inside a document.',)
+    """
+    tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
+    source = next((name for name in _SOURCES if _has(name, tensors)), None)
+    if source is None:
+        remedy = f"Save one of {', '.join(_SOURCES)}."
+        raise BatchError(Problem("batch", "nothing in it says where documents end", "missing", remedy=remedy))
+    ids = canonical_document_ids(_SOURCES[source](entries))
+    segments = scan_segments(ids, field=source)
+    agreeing, disagreements = _compare(source, ids, entries)
+    return Inspection(source, ids, segments, _find_holes(ids, segments, tensors), agreeing, disagreements)
+
+
+def inspection_lines(inspection: Inspection, width: int) -> list[Line]:
+    """Draw the rows of a batch: one letter per document, or per several tokens where a row is too long.
+
+    Args:
+        inspection: what was found.
+        width: columns to keep to.
+    """
+    segments = inspection.segments
+    documents = segments.documents
+    places = segments.batch * segments.sequence
+    padding = int((inspection.document_ids == 0).sum()) - int(inspection.holes.sum())
+    lines = [
+        line(f"{segments.batch} rows of {segments.sequence} places, read from {inspection.source}", "bold"),
+        line(
+            f"{documents.rows.size} documents, {int(documents.lengths.sum())} tokens, {padding} padding "
+            f"({100 * padding / places:.0f} %), {int(inspection.holes.sum())} holes; longest {documents.longest}"
+        ),
+        line(""),
+    ]
+    for row in range(segments.batch):
+        lines += _row_lines(inspection, row, width)
+    lines.append(line(""))
+    if inspection.agreeing:
+        lines.append(line(f"agree: {', '.join(inspection.agreeing)}", "green"))
+    for disagreement in inspection.disagreements:
+        lines += [line(part, "bold red") for part in textwrap.wrap(f"DISAGREES: {disagreement}", width)]
+    return lines
+
+
+def _row_lines(inspection: Inspection, row: int, width: int) -> Iterator[Line]:
+    ids, holes = (array.tolist() for array in read_on_host(inspection.document_ids[row], inspection.holes[row]))
+    label = f"{row:>{len(str(inspection.segments.batch - 1))}} "
+    step = max(1, -(-len(ids) // max(1, width - len(label))))
+    cells = [_cell(ids[at : at + step], holes[at : at + step]) for at in range(0, len(ids), step)]
+    strip = tuple(Span("".join(text for text, _ in run), style) for style, run in groupby(cells, key=itemgetter(1)))
+    yield (Span(label, "dim"), *strip)
+    documents = inspection.segments.documents
+    lengths = [str(length) for length in documents.lengths[documents.rows == row].tolist()]
+    padding = sum(1 for one, hole in zip(ids, holes, strict=True) if one == 0 and not hole)
+    words = f"lengths {' '.join(lengths) or 'none'}, padding {padding}"
+    words += f", holes {sum(holes)}" if any(holes) else ""
+    margin = " " * len(label)
+    for part in textwrap.wrap(words, width, initial_indent=margin, subsequent_indent=margin):
+        yield line(part, "dim")
+
+
+def _cell(ids: list[int], holes: list[bool]) -> tuple[str, Style]:
+    """One character: of the last document that begins in these places, so that a short one stays visible."""
+    if any(holes):
+        return _HOLE, "reverse"
+    document = max(ids)
+    if document == 0:
+        return _PADDING, "dim"
+    return _LETTERS[(document - 1) % len(_LETTERS)], _STYLES[(document - 1) % len(_STYLES)]
+
+
+def _compare(source: str, ids: Tensor, entries: Mapping[str, BatchEntry]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Check every other encoding against the ids, each on its own."""
+    agreeing: list[str] = []
+    disagreements: list[str] = []
+    for name, fields in _ENCODINGS.items():
+        if name == source or name not in entries:
+            continue
+        if name == "padding_mask" and "document_ids" in agreeing:
+            fields = ("document_ids", *fields)  # padding is what belongs to no document as packed
+        try:
+            present = [field for field in fields if field in entries]
+            check_agreement(ids, {_CHECKED_AS.get(field, field): entries[field] for field in present})
+        except PackingError as error:
+            disagreements += [_without_remedy(problem, name) for problem in error.problems]
+        else:
+            agreeing.append(name)
+    return tuple(agreeing), tuple(disagreements)
+
+
+def _without_remedy(problem: Problem, encoding: str) -> str:
+    field = encoding if encoding in _CHECKED_AS else problem.field
+    return str(Problem(field, problem.message, problem.kind, problem.row, problem.position, problem.value))
+
+
+def _find_holes(ids: Tensor, segments: Segments, tensors: Mapping[str, Tensor]) -> Tensor:
+    """A hole is a 0 between equal ids, or at a token that is a document's as packed."""
+    holes = torch.zeros(ids.numel(), dtype=torch.bool)
+    for run in segments.holes.tolist():
+        holes[int(segments.bounds[run]) : int(segments.bounds[run + 1])] = True
+    structural = tensors.get("document_ids")
+    if structural is not None and structural.shape == ids.shape:
+        holes |= ((ids == 0) & (structural > 0)).flatten()
+    return holes.view(ids.shape)
+
+
+def _has(name: str, tensors: Mapping[str, Tensor]) -> bool:
+    if name == "attention_mask":
+        mask = tensors.get(name)
+        return mask is not None and mask.ndim == 2 and is_indexed_packed_mask(mask)
+    return name in tensors
+
+
+def _from_positions(entries: Mapping[str, BatchEntry]) -> Tensor:
+    padding = entries.get("padding_mask")
+    mask = padding if isinstance(padding, Tensor) else None
+    return document_ids_from_positions(_tensor(entries, "position_ids"), mask)
+
+
+def _from_flash(entries: Mapping[str, BatchEntry]) -> Tensor:
+    padding = entries.get("padding_mask")
+    if not isinstance(padding, Tensor):
+        padding = torch.zeros_like(_tensor(entries, "input_ids"), dtype=torch.bool)
+    kwargs = parse_flash_varlen_kwargs({name: entries[name] for name in FLASH_FIELDS if name in entries})
+    return document_ids_from_flash_varlen(cast("FlashVarlenKwargs[Tensor]", kwargs), padding)
+
+
+def _from_lengths(entries: Mapping[str, BatchEntry]) -> Tensor:
+    (rows,) = read_on_host(_tensor(entries, "seq_lens"))
+    lengths = [[length for length in row if length > 0] for row in rows.tolist()]
+    return document_ids_from_lengths(lengths, _tensor(entries, "input_ids").shape[1])
+
+
+def _tensor(entries: Mapping[str, BatchEntry], name: str) -> Tensor:
+    value = entries.get(name)
+    if isinstance(value, Tensor):
+        return value
+    raise BatchError(Problem(name, "is needed to read the documents, and must be a tensor", "missing"))
+
+
+_SOURCES: Final[Mapping[str, Callable[[Mapping[str, BatchEntry]], Tensor]]] = {
+    "attention_document_ids": lambda entries: _tensor(entries, "attention_document_ids"),
+    PACKED_SEQ_IDS: lambda entries: _tensor(entries, PACKED_SEQ_IDS),
+    "document_ids": lambda entries: _tensor(entries, "document_ids"),
+    "attention_mask": lambda entries: _tensor(entries, "attention_mask"),
+    "packed_token_indices": lambda entries: document_ids_from_metadata(
+        _tensor(entries, "packed_token_indices"), _tensor(entries, "cu_seqlens")
+    ),
+    "seq_lens": _from_lengths,
+    "cu_seq_lens_q": _from_flash,
+    "position_ids": _from_positions,
+}
+"""How documents are read from each field, the most trustworthy first."""
+
+
+_ENCODINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "attention_document_ids": ("attention_document_ids",),
+    PACKED_SEQ_IDS: (PACKED_SEQ_IDS,),
+    "document_ids": ("document_ids",),
+    "padding_mask": ("padding_mask",),
+    "attention_mask": ("attention_mask",),
+    "packed_token_indices": METADATA_FIELDS,
+    "seq_lens": ("seq_lens",),
+    "seq_lens_padded": ("seq_lens_padded",),
+    "cu_seq_lens_q": FLASH_FIELDS,
+    "position_ids": ("position_ids",),
+}
+"""The fields that speak of documents, each with those that belong to it."""
+
+_CHECKED_AS: Final[Mapping[str, str]] = {"attention_document_ids": PACKED_SEQ_IDS}
+"""Under which name a field is compared: these two hold the same."""

@@ -67,9 +67,14 @@ def is_run(command: str) -> bool:
     whole = {command for block in readme_commands().values() for command in commands_of(block.body)}
     parts = {part for command in whole for part in command.split(" && ")}
     program, *arguments = shlex.split(command.removeprefix(".venv/bin/"))
-    if program == "pytest":
-        return run(sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments, check=False).returncode == 0
-    return command in whole | parts or [program, *arguments] in [*CHECKERS, ["ruff", "format"]]
+    if command in whole | parts or [program, *arguments] in [*CHECKERS, ["ruff", "format"]]:
+        return True
+    return program == "pytest" and selects_tests(arguments)
+
+
+def selects_tests(arguments: list[str]) -> bool:
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
+    return run(*collect, check=False).returncode == 0
 
 
 @EVERY_DOCUMENT

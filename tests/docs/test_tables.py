@@ -1,0 +1,38 @@
+"""Tables in the documents list what the code has, in its order."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+from neatpack.contracts.kernels import CONSUMER_NAMES
+from neatpack.kernels_bridge.audit.paths import PATHS
+from neatpack.kernels_bridge.audit.report import VERDICTS, Kind
+from tests.environments import REPOSITORY
+
+
+def table(document: str, header: str) -> list[list[str]]:
+    """The rows of the table whose first column is headed `header`, cells stripped, code marks removed."""
+    lines = (REPOSITORY / document).read_text().split(f"\n| {header} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_paths() -> None:
+    assert table("docs/audit.md", "path") == [[path.name, path.stands_for] for path in PATHS]
+
+
+def test_verdicts() -> None:
+    assert tuple(row[0] for row in table("docs/audit.md", "verdict")) == VERDICTS
+
+
+def test_kinds() -> None:
+    assert tuple(row[0] for row in table("docs/audit.md", "kind")) == get_args(Kind)
+
+
+def test_consumers() -> None:
+    assert tuple(row[0] for row in table("README.md", "consumer")) == CONSUMER_NAMES
+
+
+def test_rules_are_numbered_without_a_gap() -> None:
+    numbers = re.findall(r"^## R(\d+)\.", (REPOSITORY / "docs" / "contract.md").read_text(), re.MULTILINE)
+    assert numbers == [str(number) for number in range(1, 17)]

@@ -82,6 +82,8 @@ def scan_agreeing(document_ids: Tensor, given: Mapping[str, object], *, field: s
     ids, *others = read_on_host(document_ids, *tensors.values())
     segments = scan_array(ids, document_ids.device, field)
     arrays = dict(zip(tensors, others, strict=True))
+    if given.get("document_ids") is document_ids:
+        arrays["document_ids"] = ids
     host = replace(segments, device=torch.device("cpu"))
     structural = _check_structure(host, ids, arrays)
     _check_positions(ids, arrays)
@@ -133,7 +135,7 @@ def _check_structure(segments: Segments, ids: Array, arrays: Arrays) -> Segments
     structural, padding = arrays.get("document_ids"), arrays.get("padding_mask")
     scanned = None
     if structural is not None:
-        scanned = scan_array(structural, segments.device, "document_ids")
+        scanned = segments if structural is ids else scan_array(structural, segments.device, "document_ids")
         _raise_first("document_ids", (structural == 0) & (ids != 0), structural, "padding that attention sees")
         same = _same_as_before(structural, ids != 0)
         _raise_first(

@@ -48,8 +48,7 @@ def adapt_model_inputs(
     """
     document_ids = require_tensor(batch, "document_ids", "Derive them, as document_ids_from_positions(...).")
     require_structure(batch)
-    beside = {name: batch.get(name) for name in ("padding_mask", "position_ids")}
-    check_agreement(document_ids, beside)
+    check_agreement(document_ids, {name: batch.get(name) for name in ("document_ids", "padding_mask", "position_ids")})
     attention_ids = document_ids.to(torch.int64, copy=True)
     if attention_eligibility is not None:
         _require_eligibility(attention_eligibility, document_ids)

@@ -77,7 +77,7 @@ def apply_packing_contract(
     name, ids = _attention_ids(batch)
     require_structure(batch)
     entries = cast("dict[str, object]", batch)
-    scanned = scan_agreeing(ids, {key: value for key, value in entries.items() if key != name}, field=name)
+    scanned = scan_agreeing(ids, entries, field=name)
     segments = scanned.attention
     _require_length(segments, capabilities)
     fields: dict[str, object] = {

@@ -1,0 +1,193 @@
+"""Rule 2: boundaries come from ids; whatever else speaks of them is checked, never merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neatpack.adapters import (
+    apply_packing_contract,
+    build_block_causal_mask,
+    build_packed_sequence_metadata,
+    check_agreement,
+    flash_varlen_kwargs,
+    get_unpad_data,
+    scan_segments,
+)
+from neatpack.adapters.strategies import (
+    BATCH_FAULTS,
+    BatchFault,
+    attention_document_ids,
+    contradicting_batches,
+    document_ids,
+    training_batches,
+)
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError
+from tests.adapters import oracle
+from tests.adapters.properties import holds_for, listed, rows_of
+
+_FIELDS: Mapping[BatchFault, tuple[str, ...]] = {
+    "positions_restart": ("position_ids",),
+    "padding_mask_shifted": ("padding_mask",),
+    "mask_of_ones": ("attention_mask",),
+    "mask_leaks": ("attention_mask",),
+    "offsets_moved": ("cu_seq_lens_q",),
+    "lengths_joined": ("seq_lens",),
+    "metadata_moved": ("cu_seqlens", "packed_token_indices"),
+}
+
+_IDS = torch.tensor([[1, 1, 2, 2, 0]])
+
+
+@holds_for(fault=st.sampled_from(BATCH_FAULTS), data=st.data())
+def test_a_contradiction_is_refused_and_nothing_changes(fault: BatchFault, data: st.DataObject) -> None:
+    batch = data.draw(contradicting_batches(fault))
+    before = {name: value.clone() if isinstance(value, Tensor) else value for name, value in batch.items()}
+    with pytest.raises(EncodingError) as caught:
+        apply_packing_contract(batch, PackingCapabilities("document_ids"))
+    assert caught.value.problems[0].field in _FIELDS[fault]
+    assert list(batch) == list(before)
+    for name, value in batch.items():
+        kept = before[name]
+        assert torch.equal(value, kept) if isinstance(value, Tensor) and isinstance(kept, Tensor) else value == kept
+
+
+@given(ids=attention_document_ids())
+def test_encodings_of_the_same_ids_agree(ids: Tensor) -> None:
+    segments = scan_segments(ids)
+    indices, offsets, longest = (torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), 0)
+    if segments.kept.size:
+        indices, offsets, longest = get_unpad_data(segments)
+    given: list[dict[str, object]] = [
+        {"padding_mask": ids == 0, "position_ids": torch.tensor(oracle.positions(rows_of(ids)))},
+        {"attention_mask": ids.to(torch.int64)},
+        {"attention_mask": ids != 0},
+        {"attention_mask": build_block_causal_mask(segments)},
+        {"attention_mask": build_block_causal_mask(segments, torch.float32)},
+        dict(build_packed_sequence_metadata(segments, allow_empty=True)),
+        {"packed_token_indices": indices, "cu_seqlens": offsets, "max_seqlen": longest + 3},
+        {"document_ids": ids, "_packed_seq_ids": 3 * ids.to(torch.int64)},
+    ]
+    if not segments.holes.size:
+        given += [dict(flash_varlen_kwargs(segments, "run")), dict(flash_varlen_kwargs(segments, "split"))]
+    for entries in given:
+        assert check_agreement(ids, entries).bounds.tolist() == segments.bounds.tolist()
+
+
+@given(ids=document_ids(dtypes=(torch.int64,)))
+def test_positions_that_run_on_are_policy_and_no_contradiction(ids: Tensor) -> None:
+    check_agreement(ids, {"position_ids": torch.arange(ids.shape[1]).expand(ids.shape)})
+    check_agreement(ids, {"position_ids": torch.arange(ids.shape[1])[None]})
+
+
+@given(batch=training_batches(axes=(1, 3)))
+def test_positions_of_several_axes_are_checked_for_shape_alone(batch: TrainingBatch[Tensor]) -> None:
+    ids = batch.get("document_ids", batch["input_ids"])
+    positions = batch["position_ids"]
+    check_agreement(ids, {"position_ids": positions})
+    with pytest.raises(EncodingError, match="position_ids"):
+        check_agreement(ids, {"position_ids": positions[:, :, 1:]})
+
+
+@given(batch=training_batches())
+def test_joined_documents_are_checked_against_the_attention_ids(batch: TrainingBatch[Tensor]) -> None:
+    structural = batch.get("document_ids", batch["input_ids"])
+    joined = (structural > 0).long()
+    running = torch.tensor(oracle.joined_positions(rows_of(structural), [listed(batch["position_ids"])])[0])
+    check_agreement(joined, {"document_ids": structural, "padding_mask": structural == 0, "position_ids": running})
+    if int(structural.max()) > 1 and bool((structural[:, 1:] > structural[:, :-1]).any()):
+        with pytest.raises(EncodingError, match="document_ids"):
+            check_agreement(structural, {"document_ids": joined})
+
+
+@pytest.mark.parametrize(
+    ("entries", "field", "kind"),
+    [
+        ({"attention_mask": torch.ones(1, 4)}, "attention_mask", "dtype"),
+        ({"attention_mask": torch.ones(1, 4, dtype=torch.int64)}, "attention_mask", "shape"),
+        ({"attention_mask": torch.ones(1, 2, 5, 5, dtype=torch.bool)}, "attention_mask", "shape"),
+        ({"attention_mask": {"full": 1}}, "attention_mask", "type"),
+        ({"attention_mask": torch.tensor([[1, 2, 2, 2, 0]])}, "attention_mask", "disagreement"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}, None, ""),
+        ({"_packed_seq_ids": torch.tensor([[1, 1, 1, 1, 0]])}, "_packed_seq_ids", "disagreement"),
+        ({"padding_mask": torch.zeros(1, 5, dtype=torch.bool, device="meta")}, "padding_mask", "device"),
+        ({"position_ids": torch.tensor([[0, 1, 0, 1, 0, 1]])}, "position_ids", "shape"),
+        ({"position_ids": torch.tensor([[0, 1, 0, 0, 0]])}, "position_ids", "disagreement"),
+        ({"cu_seq_lens_q": torch.tensor([0, 2, 4, 5])}, "cu_seq_lens_k", "missing"),
+        ({"packed_token_indices": torch.tensor([[0, 1, 2, 3, -1]])}, "cu_seqlens", "missing"),
+        ({"cu_seqlens": torch.tensor([[0, 2, 4]])}, "packed_token_indices", "missing"),
+        ({"seq_lens": torch.tensor([[2, 2]])}, None, ""),
+        ({"seq_lens": torch.tensor([[2, 2, -1000]])}, None, ""),
+        ({"seq_lens": torch.tensor([[2, 1, 1]])}, "seq_lens", "disagreement"),
+        ({"seq_lens_padded": torch.tensor([[2, 3]])}, None, ""),
+        ({"seq_lens_padded": torch.tensor([[3, 2]])}, "seq_lens_padded", "disagreement"),
+        ({"seq_lens_padded": torch.tensor([[2, 4]])}, "seq_lens_padded", "disagreement"),
+        ({"max_seqlen": 2}, "packed_token_indices", "missing"),
+    ],
+)
+def test_one_entry_beside_the_ids(entries: Mapping[str, object], field: str | None, kind: str) -> None:
+    if field is None:
+        check_agreement(_IDS, entries)
+        return
+    with pytest.raises(EncodingError) as caught:
+        check_agreement(_IDS, entries)
+    assert (caught.value.problems[0].field, caught.value.problems[0].kind) == (field, kind)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_length_q": 1},
+        {"max_length_k": torch.tensor(2)},
+        {"cu_seq_lens_k": torch.tensor([0, 2, 5], dtype=torch.int32)},
+        {"cu_seq_lens_q": torch.tensor([0, 2, 4, 6], dtype=torch.int32)},
+        {"cu_seq_lens_q": torch.tensor([0, 4, 2, 5], dtype=torch.int32)},
+        {"cu_seq_lens_q": torch.tensor([0], dtype=torch.int32)},
+        {"cu_seq_lens_q": torch.tensor([[0, 2, 4, 5]], dtype=torch.int32)},
+    ],
+)
+def test_flash_kwargs_that_differ_are_refused(changes: Mapping[str, object]) -> None:
+    kwargs = dict(flash_varlen_kwargs(_IDS))
+    check_agreement(_IDS, kwargs)
+    with pytest.raises(EncodingError, match=next(iter(changes))):
+        check_agreement(_IDS, {**kwargs, **changes})
+
+
+def test_flash_kwargs_cannot_stand_beside_a_hole() -> None:
+    with pytest.raises(EncodingError, match="hole"):
+        check_agreement(torch.tensor([[1, 0, 1]]), dict(flash_varlen_kwargs(torch.ones(1, 3, dtype=torch.int64))))
+
+
+def test_a_longest_that_is_too_short_is_refused() -> None:
+    metadata = {**build_packed_sequence_metadata(_IDS), "max_seqlen": 1}
+    with pytest.raises(EncodingError, match="max_seqlen"):
+        check_agreement(_IDS, metadata)
+
+
+def test_a_restart_across_a_hole_is_found() -> None:
+    with pytest.raises(EncodingError, match="position 2"):
+        check_agreement(torch.tensor([[1, 0, 1]]), {"position_ids": torch.tensor([[0, 1, 0]])})
+
+
+def test_policy_may_exclude_and_join_but_neither_split_nor_reveal() -> None:
+    structural = torch.tensor([[1, 1, 2, 2, 0]])
+    for attention in ([[1, 0, 2, 2, 0]], [[1, 1, 1, 1, 0]], [[0, 0, 0, 0, 0]]):
+        check_agreement(torch.tensor(attention), {"document_ids": structural})
+    for attention in ([[1, 2, 3, 3, 0]], [[1, 1, 2, 2, 3]]):
+        with pytest.raises(EncodingError, match="document_ids"):
+            check_agreement(torch.tensor(attention), {"document_ids": structural})
+
+
+def test_second_ids_are_ids_too() -> None:
+    with pytest.raises(DocumentIdsError, match="_packed_seq_ids"):
+        check_agreement(_IDS, {"_packed_seq_ids": torch.tensor([[1, 2, 1, 2, 0]])})
+    with pytest.raises(PackingError, match="mine"):
+        check_agreement(cast("Tensor", None), {}, field="mine")

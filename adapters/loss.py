@@ -69,7 +69,9 @@ def mtp_targets(
         raise _unknown("label_shift", label_shift, LABEL_SHIFTS)
     if isinstance(depth, bool) or depth < 0:
         raise EncodingError(Problem("depth", "must be at least 0", "value", value=depth))
-    kept = np.logical_and.reduce([_pairs(each, depth, own_last=label_shift == "document") for each in bounds])
+    kept = np.ones(labels.numel(), np.bool_)
+    for each in bounds:
+        kept &= _pairs(each, depth, own_last=label_shift == "document")
     ahead = depth + 1 if label_shift == "model" else depth
     targets = torch.full_like(labels, IGNORED_LABEL)
     targets[:, : max(labels.shape[1] - ahead, 0)] = labels[:, ahead:]

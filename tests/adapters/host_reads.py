@@ -26,11 +26,11 @@ WAITING = {
 """Operators whose result has a shape or a value that the host must learn first."""
 
 
-class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the hook without types
+class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]  # torch leaves the hook without types
     """Counts calls of `read_on_host` in `reads`, and names waiting operators in `operators`."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]  # pyright: ignore[reportUnknownMemberType]
         self.reads = 0
         self.operators: list[str] = []
         self.launches: list[str] = []

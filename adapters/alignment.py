@@ -1,0 +1,140 @@
+"""Documents and rows padded to multiples, as context and tensor parallelism ask for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.segments import INT32_MAX, Segments, as_segments
+from neatpack.adapters.token_fields import batch_shape, entries, require_movable, take_places
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.errors import BatchError, EncodingError, Problem
+
+
+def aligned_length(length: int, multiple: int) -> int:
+    """Round a length up to a multiple.
+
+    Labels that are shifted make a sequence one token shorter, and it is the length that runs which is to be aligned.
+
+    Raises:
+        EncodingError: the multiple is not positive, or the length is negative.
+
+    Example:
+        >>> aligned_length(17, 8), aligned_length(24, 8)
+        (24, 24)
+    """
+    if multiple < 1 or length < 0:
+        message = "lengths are at least 0, and multiples at least 1"
+        raise EncodingError(Problem("multiple", message, "value", value=(length, multiple)))
+    return length + -length % multiple
+
+
+def document_multiple(context_parallel: int = 1, tensor_parallel: int = 1) -> int:
+    """Give what the places of each document must be a multiple of.
+
+    Zigzag context parallelism cuts each document into `2 * context_parallel` chunks, and sequence parallelism cuts
+    the tokens of a context-parallel rank among `tensor_parallel` ranks.
+
+    Raises:
+        EncodingError: a size is not positive.
+
+    Example:
+        >>> document_multiple(context_parallel=2), document_multiple(2, 4), document_multiple(tensor_parallel=3)
+        (4, 8, 3)
+    """
+    if context_parallel < 1 or tensor_parallel < 1:
+        value = (context_parallel, tensor_parallel)
+        raise EncodingError(Problem("context_parallel", "parallel sizes are at least 1", "value", value=value))
+    chunks = 2 * context_parallel if context_parallel > 1 else 1
+    return math.lcm(chunks, context_parallel * tensor_parallel)
+
+
+def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:
+    """Pad each document of each row to a multiple, and the rows to one length, which is a multiple as well.
+
+    Padding that was there is left out first, so that documents are padded for themselves. Real tokens keep their
+    labels and positions.
+
+    Args:
+        batch: per-token entries with ids, `attention_document_ids` or else `document_ids`; without holes, and without
+            anything that is derived from ids.
+        multiple: as `document_multiple` gives it.
+        pad_token_id: what `input_ids` holds at padding.
+
+    Returns:
+        A new batch, `[batch, new sequence]`, in which padding has document id 0.
+
+    Raises:
+        BatchError: there are no ids, or an entry cannot move with the tokens.
+        DocumentIdsError: the ids are malformed, or have a hole.
+        EncodingError: the multiple is not positive.
+
+    Example:
+        >>> ids = torch.tensor([[1, 1, 1, 2, 0]])
+        >>> batch = {"input_ids": ids + 9, "labels": ids, "position_ids": ids, "padding_mask": ids == 0}
+        >>> batch["document_ids"] = ids
+        >>> pad_documents(batch, 2)["document_ids"]
+        tensor([[1, 1, 1, 0, 2, 0]])
+    """
+    aligned_length(0, multiple)
+    require_movable(batch)
+    segments = _structural_segments(batch)
+    return take_places(batch, segments.tensor(_padded_places(segments, multiple)), pad_token_id=pad_token_id)
+
+
+def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:
+    """Pad each row at its end to a multiple of places.
+
+    Args:
+        batch: per-token entries, without anything that is derived from ids.
+        multiple: what the new length is a multiple of.
+        pad_token_id: what `input_ids` holds at padding.
+
+    Raises:
+        BatchError: an entry cannot move with the tokens.
+        EncodingError: the multiple is not positive.
+
+    Example:
+        >>> ids = torch.tensor([[1, 1, 2]])
+        >>> batch = {"input_ids": ids, "labels": ids, "position_ids": ids, "padding_mask": ids == 0}
+        >>> pad_rows(batch, 4)["padding_mask"]
+        tensor([[False, False, False,  True]])
+    """
+    require_movable(batch)
+    rows, sequence = batch_shape(batch)
+    places = torch.arange(aligned_length(sequence, multiple), device=batch["input_ids"].device)
+    return take_places(batch, places.where(places < sequence, -1).expand(rows, -1), pad_token_id=pad_token_id)
+
+
+def _structural_segments(batch: TrainingBatch[Tensor]) -> Segments:
+    """Scan the ids as packed, since tokens that policy takes out are still tokens; without them, the attention ids."""
+    for name in ("document_ids", "attention_document_ids", "_packed_seq_ids"):
+        ids = entries(batch).get(name)
+        if isinstance(ids, Tensor):
+            return as_segments(ids, field=name)
+    raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
+
+
+def _padded_places(segments: Segments, multiple: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Give for each new place the place that it takes in its row, -1 at padding; `[batch, new sequence]`."""
+    require_no_holes(segments)
+    documents = segments.documents
+    padded = documents.lengths + -documents.lengths % multiple
+    ends = np.cumsum(padded)
+    heads = np.arange(ends.size) - documents.ranks
+    begins = ends - padded - (ends - padded)[heads]
+    sequence = max(int((begins + padded).max(initial=0)), multiple)
+    if segments.batch * sequence > INT32_MAX:
+        message = f"padded rows have more places than int32 offsets can count, {INT32_MAX}"
+        raise EncodingError(Problem("multiple", message, "value", value=multiple))
+    within = np.arange(int(documents.lengths.sum()))
+    within -= np.repeat(np.cumsum(documents.lengths) - documents.lengths, documents.lengths)
+    targets = np.repeat(documents.rows * sequence + begins, documents.lengths) + within
+    places = np.full((segments.batch, sequence), -1, np.int64)
+    origins = documents.starts - documents.rows * segments.sequence
+    np.put(places, targets, np.repeat(origins, documents.lengths) + within)
+    return places

@@ -1,0 +1,248 @@
+"""Batches cut: rows into microbatches for a pipeline, tokens into ranks for context parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, cast, get_args
+
+import numpy as np
+from torch import Tensor
+
+from neatpack.adapters.loss import mtp_targets
+from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs
+from neatpack.adapters.segments import Integers, Segments, as_segments
+from neatpack.adapters.thd import padded_lengths, thd_lengths
+from neatpack.adapters.token_fields import batch_shape, entries, require_movable, take_places, token_axis
+from neatpack.contracts.axes import field_axes
+from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
+from neatpack.contracts.encodings import THDLengths
+from neatpack.contracts.errors import BatchError, EncodingError, Problem
+
+ContextLayout = Literal["contiguous", "zigzag"]
+"""How places go to ranks: equal pieces of the row, or two of `2 * ranks` chunks of each document."""
+
+CONTEXT_LAYOUTS: Final[tuple[ContextLayout, ...]] = get_args(ContextLayout)
+
+_FLAT_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+_RULES: Final = field_axes(TrainingBatch)
+
+
+@dataclass(frozen=True)
+class ContextShard:
+    """The part of a batch that one rank of a context-parallel group holds.
+
+    Attributes:
+        batch: its per-token entries, `[batch, sequence // ranks]`. Labels are targets, shifted before the cut. There
+            is no `_packed_seq_ids`: boundaries of attention are not those of the part.
+        places: int64 `[batch, sequence // ranks]`, the place of each token in the whole row.
+        lengths: the documents of the whole rows, in which an attention that exchanges keys between ranks counts.
+        continues: bool `[batch]`, whether the first token goes on with a document that began on an earlier rank.
+    """
+
+    batch: TrainingBatch[Tensor]
+    places: Tensor
+    lengths: THDLengths[Tensor]
+    continues: Tensor
+
+
+def split_rows(
+    batch: TrainingBatch[Tensor], microbatches: int, *, padding: PaddingSegments = "split"
+) -> list[TrainingBatch[Tensor]]:
+    """Cut a batch along its rows. What is batch-major is cut, and flat kwargs are derived again for each part.
+
+    Args:
+        batch: entries with `batch` among their axes, or, if the batch does not declare them, as first dimension.
+        microbatches: how many parts; their rows differ by one at most, and none is empty.
+        padding: how new flat kwargs cut padding, as `flash_varlen_kwargs` takes it.
+
+    Returns:
+        New mappings whose tensors are views. A maximum length stays that of the whole batch, as an upper bound.
+
+    Raises:
+        BatchError: fewer rows than microbatches, an entry whose rows are not known, or flat kwargs without ids.
+        DocumentIdsError: flat kwargs are to be derived, and the ids are malformed or have a hole.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[1, 1], [1, 2], [1, 0]])
+        >>> batch = {"input_ids": ids, "labels": ids, "position_ids": ids, "padding_mask": ids == 0}
+        >>> [part["input_ids"].tolist() for part in split_rows(batch, 2)]
+        [[[1, 1], [1, 2]], [[1, 0]]]
+    """
+    rows, _ = batch_shape(batch)
+    if not 1 <= microbatches <= rows:
+        message = f"must be from 1 to {rows}, the rows of the batch"
+        raise BatchError(Problem("microbatches", message, "value", value=microbatches))
+    parts: list[dict[str, object]] = [{} for _ in range(microbatches)]
+    for name, value in entries(batch).items():
+        if name in _FLAT_FIELDS:
+            continue
+        pieces = value.tensor_split(microbatches, _row_axis(name, value, rows)) if isinstance(value, Tensor) else None
+        for index, part in enumerate(parts):
+            part[name] = value if pieces is None else pieces[index]
+    if any(name in batch for name in _FLAT_FIELDS):
+        sizes = [len(cast("Tensor", part["input_ids"])) for part in parts]
+        for part, segments in zip(parts, _split_segments(_attention_segments(batch), sizes), strict=True):
+            part.update(flash_varlen_kwargs(segments, padding))
+    return [cast("TrainingBatch[Tensor]", part) for part in parts]
+
+
+def shard_tokens(
+    batch: TrainingBatch[Tensor], rank: int, ranks: int, layout: ContextLayout, *, label_shift: LabelShift
+) -> ContextShard:
+    """Cut the tokens of each row for one rank of a context-parallel group.
+
+    Labels become targets before the cut, so that the last token of a part is not asked for the wrong one. Boundaries
+    come from the attention ids of the whole rows.
+
+    Args:
+        batch: per-token entries with ids, without anything that is derived from them.
+        rank: from 0 to `ranks - 1`.
+        ranks: size of the group.
+        layout: "contiguous" or "zigzag"; see `context_places`.
+        label_shift: who shifted the labels of `batch`.
+
+    Raises:
+        BatchError: there are no ids, or an entry cannot move with the tokens.
+        DocumentIdsError: the ids are malformed, have a hole, or a row begins with padding.
+        EncodingError: no such layout, rank or `label_shift`, or lengths that the group cannot share.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1]])
+        >>> tokens = torch.arange(8)[None]
+        >>> batch = {"input_ids": tokens, "labels": tokens, "position_ids": tokens, "padding_mask": ids == 0}
+        >>> batch["document_ids"] = ids
+        >>> shard = shard_tokens(batch, 0, 2, "zigzag", label_shift="model")
+        >>> shard.batch["input_ids"], shard.batch["labels"]
+        (tensor([[0, 1, 6, 7]]), tensor([[   1,    2,    7, -100]]))
+    """
+    require_movable(batch)
+    if label_shift not in LABEL_SHIFTS:
+        remedy = f"Give one of {', '.join(map(repr, LABEL_SHIFTS))}."
+        problem = Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy)
+        raise EncodingError(problem)
+    segments = _attention_segments(batch)
+    places = _places(segments, rank, ranks, layout)
+    on_device = segments.tensor(places)
+    whole = cast("TrainingBatch[Tensor]", {**batch, "labels": mtp_targets(batch["labels"], segments, 0, label_shift)})
+    part = take_places(whole, on_device)
+    part.pop("_packed_seq_ids", None)
+    return ContextShard(part, on_device, thd_lengths(segments), _continues(segments, places))
+
+
+def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layout: ContextLayout) -> Tensor:
+    """Give the places of each row that go to one rank of a context-parallel group.
+
+    "contiguous" gives each rank an equal piece of the row. "zigzag" cuts each document with its padding into
+    `2 * ranks` chunks, of which a rank holds one from the front and its mirror from the back, so that all ranks do
+    equal work under a causal mask; so do Transformer Engine's partitioned indices.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, which follows documents; without holes.
+        rank: from 0 to `ranks - 1`.
+        ranks: size of the group.
+        layout: "contiguous" or "zigzag".
+
+    Returns:
+        int64 `[batch, sequence // ranks]`, ascending within each document.
+
+    Raises:
+        DocumentIdsError: the ids are malformed, have a hole, or a row begins with padding.
+        EncodingError: no such layout or rank, or a row or document that does not divide among the ranks.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[1, 1, 1, 0, 2, 2, 0, 0]])
+        >>> [context_places(ids, rank, 2, "zigzag").tolist() for rank in range(2)]
+        [[[0, 3, 4, 7]], [[1, 2, 5, 6]]]
+    """
+    segments = as_segments(document_ids)
+    return segments.tensor(_places(segments, rank, ranks, layout))
+
+
+def _row_axis(name: str, value: Tensor, rows: int) -> int:
+    """Tell along which dimension an entry is cut."""
+    if name in _RULES:
+        named = [axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim and "batch" in axes.names]
+        axis = named[0].index("batch") if named else 0
+        known = bool(named)
+    else:
+        axis, known = 0, value.ndim > 0
+    if not known or value.shape[axis] != rows:
+        message = f"has no dimension of {rows} rows along which to cut it"
+        remedy = "Take it out of the batch, and cut it yourself."
+        raise BatchError(Problem(name, message, "shape", value=tuple(value.shape), remedy=remedy))
+    return axis
+
+
+def _attention_segments(batch: TrainingBatch[Tensor]) -> Segments:
+    """Scan the ids that attention goes by."""
+    shape = batch_shape(batch)
+    for name in ("_packed_seq_ids", "attention_document_ids", "document_ids"):
+        ids = entries(batch).get(name)
+        if isinstance(ids, Tensor):
+            if token_axis(name, ids, shape) is None:
+                message = f"must have the shape of input_ids, {shape}"
+                raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape)))
+            return as_segments(ids, field=name)
+    raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
+
+
+def _split_segments(segments: Segments, sizes: list[int]) -> list[Segments]:
+    """Cut scanned ids along the rows, without another look at the device."""
+    parts: list[Segments] = []
+    first = 0
+    for size in sizes:
+        start, stop = (int(np.searchsorted(segments.bounds, row * segments.sequence)) for row in (first, first + size))
+        bounds = segments.bounds[start : stop + 1] - first * segments.sequence
+        parts.append(Segments(size, segments.sequence, segments.device, bounds, segments.ids[start:stop]))
+        first += size
+    return parts
+
+
+def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) -> Integers:
+    if layout not in CONTEXT_LAYOUTS:
+        remedy = f"Give one of {', '.join(map(repr, CONTEXT_LAYOUTS))}."
+        raise EncodingError(Problem("layout", "is no context layout", "value", value=repr(layout), remedy=remedy))
+    if not 0 <= rank < ranks:
+        raise EncodingError(Problem("rank", f"must be from 0 to {ranks - 1}", "value", value=rank))
+    padded = padded_lengths(segments)
+    if layout == "zigzag":
+        return _zigzag(segments, padded, rank, ranks)
+    if segments.sequence % ranks:
+        remedy = f"Pad the rows: pad_rows(batch, {ranks})."
+        message = f"rows of {segments.sequence} places do not divide among {ranks} ranks"
+        raise EncodingError(Problem("document_ids", message, "shape", value=segments.sequence, remedy=remedy))
+    size = segments.sequence // ranks
+    return np.tile(np.arange(rank * size, (rank + 1) * size), (segments.batch, 1))
+
+
+def _zigzag(segments: Segments, padded: Integers, rank: int, ranks: int) -> Integers:
+    """Give the row-local places of chunk `rank` and of its mirror, slot by slot; rows of padding are slots as well."""
+    documents = segments.documents
+    empty = np.flatnonzero(documents.counts == 0)
+    at = np.searchsorted(documents.rows, empty)
+    starts = np.insert(documents.starts % segments.sequence, at, 0)
+    lengths = np.insert(padded, at, segments.sequence)
+    wrong = np.flatnonzero(lengths % (2 * ranks))
+    if wrong.size:
+        slot = int(wrong[0])
+        row = int(np.insert(documents.rows, at, empty)[slot])
+        message = f"a document with its padding takes {lengths[slot]} places, no multiple of 2 * ranks = {2 * ranks}"
+        remedy = f"Pad each document: pad_documents(batch, {2 * ranks})."
+        position = int(starts[slot])
+        problem = Problem("document_ids", message, "shape", row, position, int(lengths[slot]), remedy)
+        raise EncodingError(problem)
+    chunks = lengths // (2 * ranks)
+    begins = np.stack([starts + rank * chunks, starts + (2 * ranks - 1 - rank) * chunks], axis=-1).ravel()
+    sizes = np.repeat(chunks, 2)
+    places: Integers = np.arange(int(sizes.sum())) + np.repeat(begins - (np.cumsum(sizes) - sizes), sizes)
+    return np.reshape(places, (segments.batch, -1))
+
+
+def _continues(segments: Segments, places: Integers) -> Tensor:
+    """Mark the rows whose part begins inside a document."""
+    first = places[:, 0] + np.arange(segments.batch) * segments.sequence
+    run = np.searchsorted(segments.bounds, first, side="right") - 1
+    return segments.tensor((segments.ids[run] != 0) & (segments.bounds[run] < first))

@@ -1,0 +1,136 @@
+"""Which entries of a batch hold one value per token, and the one function that moves all of them to other places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+import torch
+from torch import Tensor
+
+from neatpack.contracts.axes import field_axes
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.errors import BatchError, Problem
+from neatpack.contracts.fields import IGNORED_LABEL
+
+DERIVED_FIELDS: Final = (
+    "packed_token_indices",
+    "cu_seqlens",
+    "max_seqlen",
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+    "seq_lens",
+    "seq_lens_padded",
+)
+"""Entries that are derived from ids, and speak of places or lengths: they do not move with the tokens."""
+
+_RULES: Final = field_axes(TrainingBatch)
+_FILLS: Final[Mapping[str, int]] = {"labels": IGNORED_LABEL, "padding_mask": 1}
+
+
+def batch_shape(batch: TrainingBatch[Tensor]) -> tuple[int, int]:
+    """Give rows and places of a row, by `input_ids`.
+
+    Raises:
+        BatchError: the batch has no `input_ids` of two dimensions.
+    """
+    tokens = entries(batch).get("input_ids")
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2:
+        found = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise BatchError(Problem("input_ids", "must be a tensor [batch, sequence]", "rank", value=found))
+    return tokens.shape[0], tokens.shape[1]
+
+
+def entries(batch: TrainingBatch[Tensor]) -> Mapping[str, object]:
+    """Give the entries of a batch, those that it does not declare included."""
+    return cast("Mapping[str, object]", batch)
+
+
+def token_axis(name: str, value: Tensor, shape: tuple[int, int]) -> int | None:
+    """Tell which dimension of an entry is `batch`, where the next one is `sequence`; None where it is not per token.
+
+    Entries that the batch declares go by their declared axes, others by their shape: `[batch, sequence, ...]`.
+
+    Example:
+        >>> token_axis("position_ids", torch.zeros(3, 2, 8), (2, 8)), token_axis("rewards", torch.zeros(2), (2, 8))
+        (1, None)
+    """
+    axis = 0
+    if name in _RULES:
+        names = [axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim]
+        named = [each for each in names if each.count("batch") == each.count("sequence") == 1]
+        if not named or name in DERIVED_FIELDS:
+            return None
+        axis = named[0].index("batch")
+    return axis if tuple(value.shape[axis : axis + 2]) == shape else None
+
+
+def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:
+    """Move every per-token entry to other places of its row.
+
+    Args:
+        batch: a batch whose tensors are per token, but for `document_keys`.
+        places: int64, `[batch, new sequence]`: for each new place the place in the same row that it takes, or -1
+            where it is padding.
+        pad_token_id: what `input_ids` holds at new padding. Labels hold -100 there, `padding_mask` True, the others 0.
+
+    Returns:
+        A new batch with new tensors; entries that are no tensors stay as they are.
+
+    Raises:
+        BatchError: an entry is neither per token nor known to stay, so that it cannot be moved.
+
+    Example:
+        >>> ids = torch.tensor([[1, 1, 2]])
+        >>> batch = {"input_ids": ids + 9, "labels": ids, "position_ids": ids, "padding_mask": ids == 0}
+        >>> moved = take_places(batch, torch.tensor([[0, 1, -1, 2]]))
+        >>> moved["input_ids"], moved["labels"]
+        (tensor([[10, 10,  0, 11]]), tensor([[   1,    1, -100,    2]]))
+    """
+    shape = batch_shape(batch)
+    rows = torch.arange(shape[0], device=places.device)[:, None]
+    flat = (places.clamp(min=0) + rows * shape[1]).flatten()
+    moved: dict[str, object] = {}
+    for name, value in entries(batch).items():
+        if not isinstance(value, Tensor) or name == "document_keys":
+            moved[name] = value
+            continue
+        axis = token_axis(name, value, shape)
+        if axis is None:
+            raise _immovable(name, value)
+        rest = value.shape[axis + 2 :]
+        taken = value.flatten(axis, axis + 1).index_select(axis, flat)
+        new = (places < 0).view(*places.shape, *[1] * len(rest))
+        fill = pad_token_id if name == "input_ids" else _FILLS.get(name, 0)
+        moved[name] = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, fill)
+    return cast("TrainingBatch[Tensor]", moved)
+
+
+def require_movable(batch: TrainingBatch[Tensor]) -> None:
+    """Raise where an entry cannot move with the tokens, before anything is derived.
+
+    Raises:
+        BatchError: with every such entry.
+    """
+    shape = batch_shape(batch)
+    problems = [
+        problem
+        for name, value in entries(batch).items()
+        if name in DERIVED_FIELDS or (isinstance(value, Tensor) and name != "document_keys")
+        if not isinstance(value, Tensor) or token_axis(name, value, shape) is None
+        for problem in _immovable(name, value).problems
+    ]
+    if problems:
+        raise BatchError(*problems)
+
+
+def _immovable(name: str, value: object) -> BatchError:
+    found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if name in DERIVED_FIELDS or name == "attention_mask":
+        message = "is derived from the ids, and does not move with the tokens"
+        remedy = "Move the tokens first, and derive afterwards."
+        return BatchError(Problem(name, message, "unsupported", value=found, remedy=remedy))
+    remedy = "Take it out of the batch, and move it yourself."
+    return BatchError(Problem(name, "is not per token, [batch, sequence, ...]", "shape", value=found, remedy=remedy))

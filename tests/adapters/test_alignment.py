@@ -1,0 +1,133 @@
+"""Documents and rows padded to multiples: every token stays once, with its label and position."""
+
+# Torch leaves Tensor.tolist without a type, and entries of a batch that a test has made are there.
+# pyright: reportUnknownMemberType=false, reportTypedDictNotRequiredAccess=false
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neatpack.adapters.alignment import aligned_length, document_multiple, pad_documents, pad_rows
+from neatpack.adapters.thd import convert_batch_output, thd_flat
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError
+from tests.adapters import oracle_slicing
+from tests.adapters.host_reads import host_reads
+from tests.adapters.layouts import Rows, rows_of_ids, tensor
+
+
+def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
+    ids = tensor(rows)
+    tokens = torch.arange(1000, 1000 + ids.numel()).view(ids.shape)
+    batch: TrainingBatch[Tensor] = {
+        "input_ids": tokens,
+        "labels": tokens + 1,
+        "position_ids": torch.stack([tokens + 2, tokens + 3]),
+        "padding_mask": ids == 0,
+        "document_ids": ids,
+        "document_keys": torch.zeros(len(rows), 7, dtype=torch.int64),
+    }
+    return cast("TrainingBatch[Tensor]", {**batch, **entries})
+
+
+@given(rows_of_ids(), st.integers(1, 5))
+def test_documents_are_padded_one_by_one(rows: Rows, multiple: int) -> None:
+    batch = training_batch(rows)
+    found = pad_documents(batch, multiple, pad_token_id=7)
+    ids = found["document_ids"]
+    width = ids.shape[1]
+    expected = [oracle_slicing.padded_documents(row, multiple) for row in rows]
+    assert ids.tolist() == [row + [0] * (width - len(row)) for row in expected]
+    assert width == max(multiple, *map(len, expected))
+    kept = ids != 0
+    assert torch.equal(found["padding_mask"], ~kept)
+    tokens = found["input_ids"][kept]
+    assert torch.equal(tokens, batch["input_ids"][batch["document_ids"] != 0])
+    assert torch.equal(found["labels"][kept], tokens + 1)
+    assert torch.equal(found["position_ids"][:, kept], torch.stack([tokens + 2, tokens + 3]))
+    assert (found["input_ids"][~kept] == 7).all()
+    assert (found["labels"][~kept] == -100).all()
+    assert (found["position_ids"][:, ~kept] == 0).all()
+    assert found["document_keys"] is batch["document_keys"]
+
+
+@given(rows_of_ids(), st.integers(1, 5))
+def test_every_slot_of_a_padded_batch_is_a_multiple(rows: Rows, multiple: int) -> None:
+    found = pad_documents(training_batch(rows), multiple)
+    flat = thd_flat(found["document_ids"])
+    assert (flat.cu_seqlens_padded % multiple == 0).all()
+    assert flat.real_tokens == sum(number != 0 for row in rows for number in row)
+
+
+def test_the_property_sees_planted_faults() -> None:
+    """Padding the row alone leaves slots that are no multiple."""
+    batch = training_batch([[1, 1, 1, 2, 2]])
+    assert (thd_flat(pad_documents(batch, 4)["document_ids"]).cu_seqlens_padded % 4 == 0).all()
+    assert not (thd_flat(pad_rows(batch, 4)["document_ids"]).cu_seqlens_padded % 4 == 0).all()
+
+
+def test_two_offsets_of_a_padded_batch() -> None:
+    padded = convert_batch_output(pad_documents(training_batch([[1, 1, 1, 2, 2]]), 4), "thd", padded_documents=True)
+    assert (padded["seq_lens"].tolist(), padded["seq_lens_padded"].tolist()) == ([[3, 2]], [[4, 4]])
+
+
+@given(rows_of_ids(), st.integers(1, 5))
+def test_rows_are_padded_at_their_end(rows: Rows, multiple: int) -> None:
+    batch = training_batch(rows, rewards=torch.ones(len(rows), len(rows[0]), 2))
+    found = pad_rows(batch, multiple)
+    width = len(rows[0])
+    assert found["input_ids"].shape[1] == aligned_length(width, multiple)
+    assert torch.equal(found["input_ids"][:, :width], batch["input_ids"])
+    assert (found["document_ids"][:, width:] == 0).all()
+    assert (cast("Any", found)["rewards"][:, width:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("context", "tensor_parallel", "multiple"), [(1, 1, 1), (2, 1, 4), (4, 1, 8), (1, 4, 4), (2, 2, 4), (2, 3, 12)]
+)
+def test_document_multiples(context: int, tensor_parallel: int, multiple: int) -> None:
+    found = document_multiple(context, tensor_parallel)
+    assert found == multiple
+    assert found % (2 * context if context > 1 else 1) == found // context % tensor_parallel == 0
+
+
+def test_the_length_that_runs_is_aligned() -> None:
+    stored = 18
+    assert aligned_length(stored - 1, 8) == 24
+    with pytest.raises(EncodingError) as caught:
+        aligned_length(3, 0)
+    assert caught.value.problems[0].value == (3, 0)
+    with pytest.raises(EncodingError, match="at least 1"):
+        document_multiple(0, 1)
+
+
+def test_what_cannot_be_padded_is_refused() -> None:
+    with pytest.raises(DocumentIdsError, match="hole"):
+        pad_documents(training_batch([[1, 0, 1]]), 2)
+    for name, value in {"cu_seqlens": torch.zeros(1, 2), "pixel_values": torch.zeros(5), "max_seqlen": 2}.items():
+        for pad in (pad_documents, pad_rows):
+            with pytest.raises(BatchError) as caught:
+                pad(training_batch([[1, 1]], **{name: value}), 2)
+            assert caught.value.problems[0].field == name
+            assert caught.value.problems[0].remedy
+    with pytest.raises(BatchError, match="no ids"):
+        pad_documents(training_batch([[1]], document_ids=None), 2)
+    with pytest.raises(BatchError, match="input_ids"):
+        pad_rows(training_batch([[1]], input_ids=torch.zeros(3)), 2)
+    with pytest.raises(EncodingError):
+        pad_documents(training_batch([[1]]), 0)
+
+
+def test_one_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = training_batch([[1, 1, 2, 0]])
+    with host_reads(monkeypatch) as reads:
+        pad_documents(batch, 2)
+    assert reads.total == 1
+    with host_reads(monkeypatch) as reads:
+        pad_rows(batch, 8)
+    assert reads.total == 0

@@ -1,0 +1,211 @@
+"""Microbatches and context-parallel parts hold every token once, and derive what the whole batch would have given."""
+
+# Torch leaves Tensor.tolist without a type, and entries of a batch that a test has made are there.
+# pyright: reportUnknownMemberType=false, reportTypedDictNotRequiredAccess=false
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neatpack.adapters.gathered import gathered_rows
+from neatpack.adapters.loss import mtp_targets
+from neatpack.adapters.physical import flash_varlen_kwargs
+from neatpack.adapters.positions import build_position_ids
+from neatpack.adapters.slicing import context_places, shard_tokens, split_rows
+from neatpack.adapters.thd import thd_lengths
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, PackingError
+from tests.adapters import oracle_slicing
+from tests.adapters.host_reads import host_reads
+from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
+
+
+def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
+    """A batch in which every token is another one."""
+    ids = tensor(rows)
+    tokens = torch.arange(1000, 1000 + ids.numel()).view(ids.shape)
+    batch: TrainingBatch[Tensor] = {
+        "input_ids": tokens,
+        "labels": tokens,
+        "position_ids": build_position_ids(ids),
+        "padding_mask": ids == 0,
+        "document_ids": ids,
+    }
+    return cast("TrainingBatch[Tensor]", {**batch, **entries})
+
+
+@given(rows_of_ids(), st.data())
+def test_microbatches_are_the_rows_and_derive_for_themselves(rows: Rows, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(rows)))
+    ids = tensor(rows)
+    metadata = gathered_rows(ids)
+    axes = torch.arange(3 * ids.numel()).view(3, *ids.shape)
+    batch = training_batch(
+        rows,
+        position_ids=axes,
+        packed_token_indices=metadata.packed_token_indices,
+        cu_seqlens=metadata.cu_seqlens,
+        max_seqlen=metadata.max_seqlen,
+        rewards=torch.arange(len(rows)),
+        **flash_varlen_kwargs(ids),
+    )
+    parts = split_rows(batch, count)
+    assert len(parts) == count
+    assert torch.equal(torch.cat([part["position_ids"] for part in parts], dim=1), axes)
+    for name in ("input_ids", "document_ids", "packed_token_indices", "cu_seqlens", "rewards"):
+        assert torch.equal(torch.cat([cast("Any", part)[name] for part in parts]), cast("Any", batch)[name])
+    for part in parts:
+        derived = flash_varlen_kwargs(part["document_ids"])
+        assert torch.equal(part["cu_seq_lens_q"], derived["cu_seq_lens_q"])
+        assert part["cu_seq_lens_k"] is part["cu_seq_lens_q"]
+        assert part["max_length_q"] == derived["max_length_q"]
+        assert part["max_seqlen"] == metadata.max_seqlen
+        own = gathered_rows(part["document_ids"])
+        width = own.cu_seqlens.shape[1]
+        assert torch.equal(part["cu_seqlens"][:, :width], own.cu_seqlens)
+        assert (part["cu_seqlens"][:, width:] == -1).all()
+        assert own.max_seqlen <= part["max_seqlen"]
+
+
+def test_flat_offsets_cut_along_their_first_dimension_are_wrong() -> None:
+    """What a pipeline schedule does by itself is a fault that the property above sees."""
+    ids = tensor([[1, 1, 2, 2], [1, 2, 2, 2]])
+    offsets = flash_varlen_kwargs(ids)["cu_seq_lens_q"]
+    part = split_rows(training_batch([[1, 1, 2, 2], [1, 2, 2, 2]], **flash_varlen_kwargs(ids)), 2)[1]
+    assert part["cu_seq_lens_q"].tolist() == [0, 1, 4]
+    assert part["cu_seq_lens_q"].tolist() != offsets.tensor_split(2)[1].tolist()
+
+
+@given(rows_of_ids(leading=False, multiple=4), st.sampled_from([1, 2]))
+def test_zigzag_deals_every_document_to_all_ranks(rows: Rows, ranks: int) -> None:
+    found = [listed(context_places(tensor(rows), rank, ranks, "zigzag")) for rank in range(ranks)]
+    assert found == [[oracle_slicing.zigzag(row, ranks)[rank] for row in rows] for rank in range(ranks)]
+
+
+@given(rows_of_ids(leading=False, multiple=6), st.sampled_from([1, 2, 3]))
+def test_contiguous_parts_are_pieces_of_the_row(rows: Rows, ranks: int) -> None:
+    found = [listed(context_places(tensor(rows), rank, ranks, "contiguous")) for rank in range(ranks)]
+    assert found == [[oracle_slicing.contiguous(row, ranks)[rank] for row in rows] for rank in range(ranks)]
+
+
+def test_the_oracle_sees_planted_faults() -> None:
+    """A zigzag of the row as a whole, and one without the way back, are other places."""
+    row = [1] * 8 + [2] * 4
+    right = oracle_slicing.zigzag(row, 2)
+    assert right == [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
+    assert right != oracle_slicing.zigzag([1] * 12, 2)
+    assert right != [[0, 1, 4, 5, 8, 10], [2, 3, 6, 7, 9, 11]]
+    assert [context_places(tensor([row]), rank, 2, "zigzag")[0].tolist() for rank in range(2)] == right
+
+
+@given(rows_of_ids(leading=False, multiple=4), st.sampled_from(["contiguous", "zigzag"]), st.sampled_from([1, 2]))
+def test_parts_make_up_the_batch(rows: Rows, layout: str, ranks: int) -> None:
+    batch = training_batch(rows, rewards=torch.randn(len(rows), len(rows[0]), 2))
+    ids = batch["document_ids"]
+    whole = {**batch, "labels": mtp_targets(batch["labels"], ids, 0, "model")}
+    rebuilt = {name: torch.zeros_like(cast("Tensor", value)) for name, value in whole.items()}
+    for rank in range(ranks):
+        shard = shard_tokens(batch, rank, ranks, layout, label_shift="model")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        index = torch.arange(len(rows))[:, None], shard.places
+        for name in rebuilt:
+            rebuilt[name][index] = cast("Any", shard.batch)[name]
+        assert torch.equal(shard.lengths.seq_lens_padded, thd_lengths(ids).seq_lens_padded)
+        first = ids.gather(1, shard.places[:, :1])
+        before = ids.gather(1, (shard.places[:, :1] - 1).clamp(min=0))
+        expected = (first != 0) & (first == before) & (shard.places[:, :1] > 0)
+        assert torch.equal(shard.continues, expected.squeeze(1))
+    assert all(torch.equal(rebuilt[name], cast("Tensor", whole[name])) for name in rebuilt)
+
+
+def test_labels_are_shifted_before_the_cut() -> None:
+    tokens = torch.arange(8)[None]
+    batch = training_batch([[1] * 8], input_ids=tokens, labels=tokens)
+    parts = [shard_tokens(batch, rank, 2, "zigzag", label_shift="model").batch for rank in range(2)]
+    assert [part["input_ids"].tolist() for part in parts] == [[[0, 1, 6, 7]], [[2, 3, 4, 5]]]
+    assert [part["labels"].tolist() for part in parts] == [[[1, 2, 7, -100]], [[3, 4, 5, 6]]]
+    shifted = training_batch([[1] * 8], labels=torch.arange(1, 9)[None])
+    parts = [shard_tokens(shifted, rank, 2, "zigzag", label_shift="document").batch for rank in range(2)]
+    assert [part["labels"].tolist() for part in parts] == [[[1, 2, 7, 8]], [[3, 4, 5, 6]]]
+
+
+def test_attention_ids_decide_and_do_not_reach_a_part_as_its_boundaries() -> None:
+    joined = tensor([[1, 1, 1, 1]])
+    batch = training_batch([[1, 1, 2, 2]], attention_document_ids=joined, _packed_seq_ids=joined)
+    shard = shard_tokens(batch, 1, 2, "contiguous", label_shift="model")
+    assert shard.continues.tolist() == [True]
+    assert shard.lengths.seq_lens.tolist() == [[4]]
+    assert "_packed_seq_ids" not in shard.batch
+    assert shard.batch["document_ids"].tolist() == [[2, 2]]
+    assert "_packed_seq_ids" in batch
+
+
+def fault(error: type[PackingError], call: Any) -> tuple[str, object]:
+    with pytest.raises(error) as caught:
+        call()
+    return caught.value.problems[0].field, caught.value.problems[0].value
+
+
+def test_what_cannot_be_cut_is_refused_by_name() -> None:
+    batch = training_batch([[1, 1, 2, 2]])
+    pixels = training_batch([[1, 1, 2, 2]], pixel_values=torch.zeros(7, 3))
+    assert fault(BatchError, lambda: split_rows(pixels, 1)) == ("pixel_values", (7, 3))
+    assert fault(BatchError, lambda: shard_tokens(pixels, 0, 1, "zigzag", label_shift="model"))[0] == "pixel_values"
+    assert fault(BatchError, lambda: split_rows(batch, 2)) == ("microbatches", 2)
+    assert fault(BatchError, lambda: split_rows(batch, 0)) == ("microbatches", 0)
+    dense = training_batch([[1, 1]], attention_mask=torch.ones(1, 1, 2, 2, dtype=torch.bool))
+    assert (
+        fault(BatchError, lambda: shard_tokens(dense, 0, 2, "contiguous", label_shift="model"))[0] == "attention_mask"
+    )
+    derived = training_batch([[1, 1]], max_seqlen=2)
+    assert fault(BatchError, lambda: shard_tokens(derived, 0, 1, "zigzag", label_shift="model")) == (
+        "max_seqlen",
+        "int",
+    )
+    flat = training_batch([[1, 1]], cu_seq_lens_q=torch.tensor([0, 2]))
+    del flat["document_ids"]
+    assert fault(BatchError, lambda: split_rows(flat, 1))[0] == "document_ids"
+    flat["document_ids"] = tensor([[1]])
+    assert fault(BatchError, lambda: split_rows(flat, 1)) == ("document_ids", (1, 1))
+
+
+def test_lengths_that_ranks_cannot_share_are_refused() -> None:
+    with pytest.raises(EncodingError, match=r"pad_documents\(batch, 4\)") as caught:
+        context_places(tensor([[1, 1, 1, 1], [1, 1, 2, 2]]), 0, 2, "zigzag")
+    problem = caught.value.problems[0]
+    assert (problem.row, problem.position, problem.value) == (1, 0, 2)
+    with pytest.raises(EncodingError, match=r"pad_rows\(batch, 2\)"):
+        context_places(tensor([[1, 1, 1]]), 0, 2, "contiguous")
+    with pytest.raises(EncodingError, match="4 places, no multiple") as caught:
+        context_places(tensor([[1, 1, 1, 1], [0, 0, 0, 0]]), 0, 4, "zigzag")
+    assert caught.value.problems[0].row == 0
+    with pytest.raises(DocumentIdsError, match="hole"):
+        context_places(tensor([[1, 0, 1, 1]]), 0, 2, "contiguous")
+
+
+def test_bad_arguments_are_refused() -> None:
+    ids = tensor([[1, 1]])
+    assert fault(EncodingError, lambda: context_places(ids, 2, 2, "contiguous")) == ("rank", 2)
+    assert fault(EncodingError, lambda: context_places(ids, 0, 1, cast("Any", "ring"))) == ("layout", "'ring'")
+    batch = training_batch([[1, 1]])
+    call = lambda: shard_tokens(batch, 0, 1, "zigzag", label_shift=cast("Any", "data"))  # noqa: E731
+    assert fault(EncodingError, call) == ("label_shift", "'data'")
+
+
+def test_one_host_read_for_a_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [[1, 1, 2, 2], [1, 1, 1, 1], [0, 0, 0, 0]]
+    batch = training_batch(rows)
+    flat = training_batch(rows, **flash_varlen_kwargs(tensor(rows)))
+    with host_reads(monkeypatch) as reads:
+        shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
+    assert reads.total == 1
+    with host_reads(monkeypatch) as reads:
+        split_rows(flat, 3)
+    assert reads.total == 1
+    with host_reads(monkeypatch) as reads:
+        split_rows(batch, 3)
+    assert reads.total == 0

@@ -1,7 +1,8 @@
 """Who sees whom. No other module decides it: masks, block masks and checks all ask here.
 
-A token sees the tokens of its own document that do not come after it, within the window if there is one. A token
-of no document, padding or a hole, sees itself alone and is seen by no other: a softmax over nothing would be NaN.
+A token sees the tokens of its own document within the window, if there is one, and under a causal mask none that
+come after it. A token of no document, padding or a hole, sees itself alone and is seen by no other: a softmax over
+nothing would be NaN.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from neatpack.adapters.segments import Segments
@@ -25,7 +27,13 @@ class VisibleSquare:
 
 
 def sees(
-    query_ids: Tensor, key_ids: Tensor, query_places: Tensor, key_places: Tensor, *, window: int | None = None
+    query_ids: Tensor,
+    key_ids: Tensor,
+    query_places: Tensor,
+    key_places: Tensor,
+    *,
+    window: int | None = None,
+    causal: bool = True,
 ) -> Tensor:
     """Tell for each query and key, by broadcasting, whether the query sees the key.
 
@@ -34,7 +42,9 @@ def sees(
         key_ids: document ids of the keys.
         query_places: places of the queries in their row.
         key_places: places of the keys in the same row.
-        window: how many places a query sees, its own included; None for no limit.
+        window: how many places a query sees, its own included; None for no limit. Without a causal mask it sees as
+            many places after its own.
+        causal: whether a query sees no key that comes after it.
 
     Returns:
         bool, in the shape that the arguments broadcast to.
@@ -52,13 +62,46 @@ def sees(
                 [0, 0, 0, 1]], dtype=torch.int32)
     """
     require_window(window)
-    visible = query_ids == key_ids
-    visible &= key_ids != 0
-    visible &= key_places <= query_places
+    # Nothing is written in place: compiled attention takes this function apart.
+    visible = (query_ids == key_ids) & (key_ids != 0)
+    if causal:
+        visible = visible & (key_places <= query_places)
     if window is not None:
-        visible &= query_places - key_places < window
-    visible |= query_places == key_places
-    return visible
+        distance = query_places - key_places
+        visible = visible & (distance < window) & (distance > -window)
+    return visible | (query_places == key_places)
+
+
+def seen_range(
+    query_places: Tensor, starts: Tensor, stops: Tensor, *, window: int | None = None, causal: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Give the first and the last place that queries see, as if their documents had no hole.
+
+    Neither ever falls from a query to the next one: documents follow each other.
+
+    Args:
+        query_places: places of queries that belong to a document.
+        starts: where the document of each query begins.
+        stops: where it has ended.
+        window: as `sees`.
+        causal: as `sees`.
+
+    Raises:
+        EncodingError: the window is not a positive int.
+
+    Example:
+        >>> import torch
+        >>> places = torch.arange(3, 8)
+        >>> first, last = seen_range(places, torch.tensor(3), torch.tensor(8), window=2)
+        >>> first.tolist(), last.tolist()
+        ([3, 3, 4, 5, 6], [3, 4, 5, 6, 7])
+    """
+    require_window(window)
+    first, last = starts.expand_as(query_places), stops.expand_as(query_places) - 1
+    if window is not None:
+        first = torch.maximum(first, query_places - (window - 1))
+        last = torch.minimum(last, query_places + (window - 1))
+    return first, query_places if causal else last
 
 
 def visible_squares(segments: Segments) -> Iterator[VisibleSquare]:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
-import torch
 from torch import Tensor, nn
 
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BoundariesMissingError, ModelError, Problem
 from neatpack.contracts.kernels import Attachment
 from neatpack.kernels_bridge.calls import CallRecord, start_record, stop_record
+from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.entry import name_arguments, read_call
 from neatpack.kernels_bridge.models import require_module
 from neatpack.kernels_bridge.registry import get_consumer
 
 _PRE_HOOKS: Final = "_forward_pre_hooks"
 _HOOKS: Final = "_forward_hooks"
-
-MethodT = TypeVar("MethodT", bound=Callable[..., object])
-
-
-def _eagerly(method: MethodT) -> MethodT:
-    """Keep torch.compile out of a method: it reads ids on the host, and what it changes is not the graph's business."""
-    return cast("MethodT", torch.compiler.disable(method))  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]  # torch leaves it untyped
 
 
 class Binding:
@@ -106,7 +99,7 @@ class Binding:
             if not self._suspended:
                 self._attachment.resume()
 
-    @_eagerly
+    @eagerly
     def __call__(
         self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]] | None:
@@ -131,7 +124,7 @@ class Binding:
         self._record = start_record()
         return args, {**call.arguments, **derived}
 
-    @_eagerly
+    @eagerly
     def leave(self, module: nn.Module, args: object, output: object) -> None:
         """End one call: the forward hook.
 

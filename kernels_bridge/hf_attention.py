@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, MutableMapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -37,6 +38,7 @@ _FIELD: Final = "_attn_implementation_internal"
 @dataclass
 class _Use:
     count: int
+    name: str
     original: object = None
 
 
@@ -60,10 +62,13 @@ class HFAttachment:
     ) -> None:
         self.name = bound_name(consumer, implementation)
         self._arguments = (consumer, function, implementation, modules, config)
-        with _LOCK:
+        with _LOCK, ExitStack() as undo:
+            _point(config, self.name)
+            undo.callback(_restore, config, self.name)
             for interface in _interfaces(modules):
                 _register(interface, self.name, partial(function, implementation))
-            _point(config, self.name)
+                undo.callback(_unregister, interface, self.name)
+            undo.pop_all()
         self._release = weakref.finalize(self, _release, modules, self.name, config)
         self._release.atexit = False
 
@@ -118,11 +123,10 @@ def interface_modules(model: nn.Module) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-def shared_binding(model: nn.Module) -> str | None:
-    """Name the function at which the model's config points, if a living binding put it there."""
-    config = text_config(model)
-    name: object = getattr(config, _FIELD, None)
-    return str(name) if id(config) in _CONFIGS and name != unbound_name(str(name)) else None
+def bound_users(model: nn.Module) -> tuple[int, str]:
+    """Count the living bindings that point the model's config at a function, and name that function."""
+    use = _CONFIGS.get(id(text_config(model)))
+    return (0, "") if use is None else (use.count, use.name)
 
 
 def inner_function(module: nn.Module, implementation: str) -> HFAttentionFunction:
@@ -163,29 +167,37 @@ def _interfaces(modules: tuple[str, ...]) -> list[_Interface]:
 
 
 def _register(interface: _Interface, name: str, function: HFAttentionFunction) -> None:
-    use = _FUNCTIONS.setdefault((id(interface), name), _Use(0))
-    if use.count == 0:
-        interface[name] = function
+    use = _FUNCTIONS.setdefault((id(interface), name), _Use(0, name))
     use.count += 1
+    if use.count == 1:
+        interface[name] = function
 
 
 def _point(config: object, name: str) -> None:
     current: object = getattr(config, _FIELD)
     original = unbound_name(current) if isinstance(current, str) else current
-    _CONFIGS.setdefault(id(config), _Use(0, original)).count += 1
     setattr(config, _FIELD, name)
+    _CONFIGS.setdefault(id(config), _Use(0, name, original)).count += 1
 
 
 def _release(modules: tuple[str, ...], name: str, config: object) -> None:
     with _LOCK:
         for interface in _interfaces(modules):
-            function = _FUNCTIONS[id(interface), name]
-            function.count -= 1
-            if function.count == 0:
-                del _FUNCTIONS[id(interface), name], interface[name]
-        pointed = _CONFIGS[id(config)]
-        pointed.count -= 1
-        if pointed.count == 0:
-            del _CONFIGS[id(config)]
-            if getattr(config, _FIELD) == name:
-                setattr(config, _FIELD, pointed.original)
+            _unregister(interface, name)
+        _restore(config, name)
+
+
+def _unregister(interface: _Interface, name: str) -> None:
+    use = _FUNCTIONS[id(interface), name]
+    use.count -= 1
+    if use.count == 0:
+        del _FUNCTIONS[id(interface), name], interface[name]
+
+
+def _restore(config: object, name: str) -> None:
+    use = _CONFIGS[id(config)]
+    use.count -= 1
+    if use.count == 0:
+        del _CONFIGS[id(config)]
+        if getattr(config, _FIELD) == name:
+            setattr(config, _FIELD, use.original)

@@ -6,9 +6,10 @@ from torch import nn
 
 from neatpack.adapters.positions import build_position_ids
 from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import attention_is_not_enough
-from neatpack.kernels_bridge.hf_attention import interface_modules, shared_binding
+from neatpack.kernels_bridge.hf_attention import bound_users, interface_modules
 from neatpack.kernels_bridge.models import (
     bound_name,
     declared_flag,
@@ -61,7 +62,10 @@ def _not_causal(model: nn.Module) -> str | None:
 
 
 def _shared_with_another(model: nn.Module, consumer: str) -> str | None:
-    bound = shared_binding(model)
-    if bound is None or bound.startswith(bound_name(consumer, "")):
+    """Models may share a config as long as they are bound to one consumer: the config names one function."""
+    users, name = bound_users(model)
+    binding = get_binding(model)
+    own = 1 if binding is not None and name.startswith(bound_name(binding.consumer, "")) else 0
+    if users == own or name.startswith(bound_name(consumer, "")):
         return None
-    return f"its config is shared with a model that is bound as {bound!r}: give it a config of its own"
+    return f"its config is shared with a model that is bound as {name!r}: give it a config of its own"

@@ -156,12 +156,12 @@ def _check_states(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | Non
     if query.shape[2] != key.shape[2]:
         message = f"must have the head_dim of query, {query.shape[2]}"
         problems.append(Problem("key", message, "shape", value=tuple(key.shape)))
-    if key.shape[:2] != value.shape[:2]:
-        message = f"must have the tokens and heads of key, {tuple(key.shape[:2])}"
-        problems.append(Problem("value", message, "shape", value=tuple(value.shape)))
     if key.shape[1] == 0 or query.shape[1] % key.shape[1] != 0:
         message = f"must have a number of heads that divides the {query.shape[1]} of query"
         problems.append(Problem("key", message, "shape", value=tuple(key.shape)))
+    if key.shape[:2] != value.shape[:2]:
+        message = f"must have the tokens and heads of key, {tuple(key.shape[:2])}"
+        problems.append(Problem("value", message, "shape", value=tuple(value.shape)))
     if sinks is not None and (tuple(sinks.shape) != (query.shape[1],) or sinks.device != query.device):
         message = f"must be [heads] = [{query.shape[1]}], on {query.device}"
         problems.append(Problem("sinks", message, "shape", value=(tuple(sinks.shape), str(sinks.device))))

@@ -12,6 +12,7 @@ from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import ModelError, Problem
 from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.calls import note_call
+from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.hf_attention import attach_function, missing_boundaries
 from neatpack.kernels_bridge.hf_models import common_arguments, reason_against
@@ -41,6 +42,7 @@ class ReferenceConsumer:
 CONSUMER: Final = ReferenceConsumer()
 
 
+@eagerly
 def attend(
     implementation: str,
     module: nn.Module,

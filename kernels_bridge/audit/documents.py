@@ -68,13 +68,14 @@ class PackedDocuments:
         place = self.places[document]
         return self.input_ids[place.row : place.row + 1, place.span]
 
-    def with_changed(self, document: int) -> Tensor:
-        """The packed tokens with every token of one document changed, `[batch, sequence]`."""
-        place = self.places[document]
-        changed = self.input_ids.clone()
-        step = max(1, self.vocabulary // 3)
-        changed[place.row, place.span] = (changed[place.row, place.span] + step) % self.vocabulary
-        return changed
+    def with_changed(self, document: int | None) -> Tensor:
+        """The packed tokens with every token of one document changed, or all padding: `[batch, sequence]`."""
+        changed = self.document_ids == 0
+        if document is not None:
+            changed = torch.zeros_like(changed)
+            changed[self.places[document].row, self.places[document].span] = True
+        others = (self.input_ids + max(1, self.vocabulary // 3)) % self.vocabulary
+        return torch.where(changed, others, self.input_ids)
 
 
 def pack_documents(texts: Sequence[bytes], vocabulary: int, device: torch.device) -> PackedDocuments:

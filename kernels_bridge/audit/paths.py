@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -181,5 +180,3 @@ PATHS: Final = (
     ),
 )
 """Every path, in the order of the report."""
-
-PATH_BY_NAME: Final[Mapping[PathName, Path]] = {path.name: path for path in PATHS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +52,8 @@ class Measurement:
         perturbation: movement of logits when all tokens of a document are changed.
         gradient: derivative of logits by embeddings, in the greatest derivative by a document's own; None where the
             model has no token embedding that could be watched.
+        padding: the greatest effect of changed padding on a document, or of the embeddings of padding, in the same
+            units.
     """
 
     scale: float
@@ -59,6 +61,7 @@ class Measurement:
     differences: tuple[tuple[float, ...], ...]
     perturbation: Movement
     gradient: Movement | None
+    padding: float
 
     @property
     def difference(self) -> float:
@@ -79,6 +82,8 @@ def measure(ask: Ask, packed: PackedDocuments, alone: Answer) -> Measurement:
     scale = variation(alone.logits)
     finite = all(bool(part.isfinite().all()) for part in [*logits, *alone.logits])
     unit = scale if scale > 0 and math.isfinite(scale) else 1.0
+    perturbation, by_padding = _perturbation(ask, packed, logits, unit)
+    gradient, by_padding_embeddings = _gradient(answer, packed.document_ids == 0)
     return Measurement(
         scale=scale,
         finite=finite,
@@ -86,8 +91,9 @@ def measure(ask: Ask, packed: PackedDocuments, alone: Answer) -> Measurement:
             tuple(float(distance) / unit for distance in (one - other).abs().amax(dim=1))
             for one, other in zip(logits, alone.logits, strict=True)
         ),
-        perturbation=_perturbation(ask, packed, logits, unit),
-        gradient=_gradient(answer),
+        perturbation=perturbation,
+        gradient=gradient,
+        padding=_worst([by_padding, by_padding_embeddings]),
     )
 
 
@@ -97,38 +103,56 @@ def variation(logits: Sequence[Tensor]) -> float:
     return float((tokens - tokens.mean(dim=0)).abs().max())
 
 
-def sees_later_tokens(ask: Ask, packed: PackedDocuments) -> bool:
-    """Tell whether the first token of the longest document depends on later tokens of the same document."""
+def sees_later_tokens(ask: Ask, packed: PackedDocuments) -> bool | None:
+    """Tell whether the first token of the longest document depends on later tokens of it; None if it cannot be told."""
     longest = max(range(len(packed.places)), key=lambda index: packed.places[index].length)
     answer = ask(grad=True)
+    if not _is_watched(answer):
+        return None
     gradients = _gradients(answer, answer.logits[longest][0].sum())
     piece = answer.pieces[longest]
     later = slice(piece.span.start + 1, piece.span.stop)
     return any(bool((gradient[piece.row, later] != 0).any()) for gradient in gradients[piece.call])
 
 
-def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float) -> Movement:
-    def moved(source: int) -> list[float]:
+def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float) -> tuple[Movement, float]:
+    def moved(source: int | None) -> list[float]:
         changed = ask(tokens=packed.with_changed(source)).logits
         return [float((one - other).abs().max()) / unit for one, other in zip(changed, logits, strict=True)]
 
-    return _movement([moved(source) for source in range(len(packed.places))])
+    return _movement([moved(source) for source in range(len(packed.places))]), _worst(moved(None))
 
 
-def _gradient(answer: Answer) -> Movement | None:
-    if not all(answer.embeddings) or not all(logits.requires_grad for logits in answer.logits):
-        return None
+def _gradient(answer: Answer, padding: Tensor) -> tuple[Movement | None, float]:
+    if not _is_watched(answer):
+        return None, 0.0
     generator = torch.Generator().manual_seed(0)
     count = len(answer.logits)
     effects = [[0.0] * count for _ in range(count)]
+    by_padding = 0.0
     for target, logits in enumerate(answer.logits):
         weights = torch.randn(logits.shape, generator=generator).to(logits)
         gradients = _gradients(answer, (logits * weights).sum())
         for source, piece in enumerate(answer.pieces):
-            parts = [gradient[piece.row, piece.span].abs().max() for gradient in gradients[piece.call]]
-            effects[source][target] = float(torch.stack(parts).max())
+            effects[source][target] = _greatest(gradient[piece.row, piece.span] for gradient in gradients[piece.call])
+        if gradients[0][0].shape[:2] == padding.shape:
+            by_padding = _worst([by_padding, _greatest(gradient[padding] for gradient in gradients[0])])
     unit = max((effects[index][index] for index in range(count)), default=0.0) or 1.0
-    return _movement([[effect / unit for effect in row] for row in effects])
+    return _movement([[effect / unit for effect in row] for row in effects]), by_padding / unit
+
+
+def _greatest(parts: Iterable[Tensor]) -> float:
+    return _worst([float(part.abs().max()) for part in parts if part.numel()] or [0.0])
+
+
+def _worst(effects: Sequence[float]) -> float:
+    """The greatest of them, and NaN where one is NaN."""
+    return float(torch.tensor(effects, dtype=torch.float64).max())
+
+
+def _is_watched(answer: Answer) -> bool:
+    """Whether there are embeddings, and the logits are differentiable to anything."""
+    return all(answer.embeddings) and all(logits.requires_grad for logits in answer.logits)
 
 
 def _gradients(answer: Answer, value: Tensor) -> list[list[Tensor]]:

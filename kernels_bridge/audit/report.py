@@ -22,6 +22,7 @@ Kind = Literal[
     "convolution",
     "recurrence",
     "mixing",
+    "padding",
     "causality",
     "kernel_not_called",
     "kwargs_dropped",
@@ -35,9 +36,9 @@ Kind = Literal[
 ]
 """What a verdict rests on.
 
-Leaks: through `attention`, `convolution` or `recurrence`, or by `mixing` in a module that bears no such name; with
-`causality` lost inside documents too; because the bound kernel was never called (`kernel_not_called`), or the
-boundaries did not arrive where they were needed (`kwargs_dropped`).
+Leaks: through `attention`, `convolution` or `recurrence`, or by `mixing` in a module that bears no such name; of
+`padding` alone; with `causality` lost inside documents too; because the bound kernel was never called
+(`kernel_not_called`), or the boundaries did not arrive where they were needed (`kwargs_dropped`).
 Differences: tokens past the `window` see too much; documents that do not begin a row have the wrong `positions`;
 shorter documents change with the `length` of the longest; or the difference is `unexplained`.
 Inconclusive: the logits are `constant` or `not_finite`, or no gradient could be watched (`gradient_unseen`).
@@ -48,8 +49,9 @@ class PathJSON(TypedDict):
     """One path of one model. Numbers are null where there is none.
 
     `difference`, `perturbation` and `own_perturbation` are shares of `logit_scale`; `gradient` and `own_gradient` are
-    shares of the greatest derivative by a document's own embeddings. A model is clean below `threshold` of the
-    environment.
+    shares of the greatest derivative by a document's own embeddings; `padding` is the greater of what padding does
+    by either measure. A path is clean below the `threshold` of the environment. Documents are numbered from 1 in the
+    order of their rows.
     """
 
     verdict: Verdict
@@ -59,6 +61,7 @@ class PathJSON(TypedDict):
     difference: float | None
     perturbation: float | None
     gradient: float | None
+    padding: float | None
     own_perturbation: float | None
     own_gradient: float | None
     logit_scale: float | None
@@ -129,6 +132,7 @@ class PathReport:
     difference: float | None = None
     perturbation: float | None = None
     gradient: float | None = None
+    padding: float | None = None
     own_perturbation: float | None = None
     own_gradient: float | None = None
     logit_scale: float | None = None

@@ -6,7 +6,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,16 +20,17 @@ import neatpack
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import PackingError
 from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
-from neatpack.kernels_bridge.audit.documents import PackedDocuments, pack_documents
+from neatpack.kernels_bridge.audit.documents import LENGTHS, PackedDocuments, pack_documents
 from neatpack.kernels_bridge.audit.inputs import path_arguments
 from neatpack.kernels_bridge.audit.origin import find_origin
-from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path
+from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path, PathName
 from neatpack.kernels_bridge.audit.probes import Ask, Measurement, measure, sees_later_tokens
 from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.remedies import with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, Environment, ModelReport, PathReport, Report
 from neatpack.kernels_bridge.audit.subject import Answer, Subject
 from neatpack.kernels_bridge.audit.targets import Target, layer_windows
+from neatpack.kernels_bridge.audit.texts import excerpts
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, Evidence, KernelCalls, judge
 from neatpack.kernels_bridge.audit.witness import Witness
 
@@ -43,7 +44,10 @@ _ATTENTIONS: Final[tuple[Attention, ...]] = ("eager", "kernel", "sdpa", "built")
 
 
 def audit_models(
-    targets: Sequence[Target], texts: Sequence[bytes], progress: Progress = lambda _message: None
+    targets: Sequence[Target],
+    texts: Sequence[bytes],
+    progress: Progress = lambda _message: None,
+    paths: Collection[PathName] = PATH_NAMES,
 ) -> Report:
     """Audit several models, one after the other.
 
@@ -53,6 +57,7 @@ def audit_models(
         targets: what to audit.
         texts: where the documents are cut from.
         progress: told what is being done.
+        paths: which ways to try.
 
     Raises:
         BatchError: the texts are too short.
@@ -64,40 +69,32 @@ def audit_models(
         >>> report.models[0].paths["mask_2d"].verdict
         'clean'
     """
+    excerpts(texts, LENGTHS)
     with _undisturbed():
         environment = _environment()
         models = [
-            audit_model(target, texts, _numbered(progress, f"[{index}/{len(targets)}] {target.name}"))
+            _audit_model(target, texts, _numbered(progress, f"[{index}/{len(targets)}] {target.name}"), paths)
             for index, target in enumerate(targets, start=1)
         ]
     return Report(environment, tuple(models))
 
 
-def audit_model(target: Target, texts: Sequence[bytes], progress: Progress = lambda _message: None) -> ModelReport:
-    """Audit one model on every path.
-
-    A model that cannot be built, or does not answer a document alone, is reported with its `error`.
-
-    Args:
-        target: what to audit.
-        texts: where the documents are cut from.
-        progress: told which path is being tried.
-
-    Raises:
-        BatchError: the texts are too short.
-    """
+def _audit_model(
+    target: Target, texts: Sequence[bytes], progress: Progress, paths: Collection[PathName]
+) -> ModelReport:
+    """Audit one model. One that cannot be built, or does not answer a document alone, is reported with its `error`."""
     started = time.perf_counter()
     try:
         with target.variant("eager") as variant:
             subject = Subject(variant.model)
             packed = pack_documents(texts, subject.vocabulary(), _device(variant.model))
-            audit = _Audit(target, packed, subject.alone(packed), _is_causal(subject, packed), progress)
+            audit = _Audit(target, packed, subject.alone(packed), _is_causal(subject, packed), progress, paths)
             class_name = type(variant.model).__name__
-        paths = audit.paths()
+        reports = audit.run()
     except Exception as error:  # noqa: BLE001 - a model under audit may raise anything
         return ModelReport(target.name, None, Configured(), {}, _describe(error), time.perf_counter() - started)
     seconds = time.perf_counter() - started
-    return ModelReport(target.name, class_name, audit.choice, with_remedies(paths), None, seconds)
+    return ModelReport(target.name, class_name, audit.choice, with_remedies(reports), None, seconds)
 
 
 @dataclass
@@ -110,6 +107,7 @@ class _Audit:
         alone: what it answers to each document alone.
         causal: whether tokens alone see no later ones.
         progress: told which path is being tried.
+        chosen: which paths to try.
         choice: what `configure_packing` chose.
     """
 
@@ -118,17 +116,20 @@ class _Audit:
     alone: Answer
     causal: bool
     progress: Progress
+    chosen: Collection[PathName]
     choice: Configured = field(default_factory=Configured)
 
-    def paths(self) -> dict[str, PathReport]:
-        """Try every path, and report in the order of `PATHS`."""
+    def run(self) -> dict[str, PathReport]:
+        """Try the paths, and report in the order of `PATHS`."""
         reports: dict[str, PathReport] = {}
         for attention in _ATTENTIONS:
             reports.update(self._paths_with(attention))
-        return {name: reports[name] for name in PATH_NAMES}
+        return {name: reports[name] for name in PATH_NAMES if name in reports}
 
     def _paths_with(self, attention: Attention) -> Iterator[tuple[str, PathReport]]:
-        paths = [path for path in PATHS if path.attention == attention]
+        paths = [path for path in PATHS if path.attention == attention and path.name in self.chosen]
+        if not paths:
+            return
         try:
             with self.target.variant(attention) as variant:
                 for path in paths:
@@ -171,7 +172,7 @@ class _Audit:
     def _witnessed(self, witness: Witness) -> KernelCalls:
         expected = flash_varlen_kwargs(self.packed.document_ids)["cu_seq_lens_q"]
         seen = [boundaries is not None and torch.equal(boundaries, expected) for boundaries in witness.boundaries]
-        forwards = 1 + len(self.packed.places)
+        forwards = 2 + len(self.packed.places)  # as packed, and with each document and all padding changed
         return KernelCalls(len(seen) // forwards, bool(seen) and all(seen))
 
     def _judge(
@@ -181,7 +182,7 @@ class _Audit:
         if evidence.leaks and path.carries_boundaries:
             evidence = replace(evidence, had_effect=self._had_effect(subject, ask))
         if (evidence.leaks or evidence.differs) and self.causal:
-            evidence = replace(evidence, causal=not sees_later_tokens(ask, self.packed))
+            evidence = replace(evidence, causal=sees_later_tokens(ask, self.packed) is not True)
         finding = judge(evidence, path, self.packed.places)
         gradient, perturbation = measurement.gradient, measurement.perturbation
         report = PathReport(
@@ -191,6 +192,7 @@ class _Audit:
             difference=measurement.difference,
             perturbation=perturbation.cross,
             gradient=None if gradient is None else gradient.cross,
+            padding=measurement.padding,
             own_perturbation=perturbation.own,
             own_gradient=None if gradient is None else gradient.own,
             logit_scale=measurement.scale,
@@ -198,10 +200,14 @@ class _Audit:
             boundaries_seen=None if kernel is None else kernel.boundaries_seen,
             dropped=evidence.dropped,
         )
-        return self._locate(report, evidence, subject, ask) if finding.verdict == "leak" else report
+        mixes = finding.verdict == "leak" and evidence.mixes_documents
+        return self._locate(report, evidence, subject, ask) if mixes else report
 
     def _had_effect(self, subject: Subject, ask: Ask) -> bool:
-        without = Subject(subject.model).packed(self.packed, {"use_cache": False})
+        try:
+            without = Subject(subject.model).packed(self.packed, {"use_cache": False})
+        except Exception:  # noqa: BLE001 - a model that cannot do without the boundaries reads them
+            return True
         return any(not torch.equal(one, other) for one, other in zip(ask().logits, without.logits, strict=True))
 
     def _locate(self, report: PathReport, evidence: Evidence, subject: Subject, ask: Ask) -> PathReport:
@@ -221,7 +227,7 @@ class _Audit:
 
 
 def _is_causal(subject: Subject, packed: PackedDocuments) -> bool:
-    return not sees_later_tokens(partial(subject.alone, packed), packed)
+    return sees_later_tokens(partial(subject.alone, packed), packed) is False
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -50,11 +50,15 @@ class Evidence:
 
     @property
     def leaks(self) -> bool:
-        """Whether one document reaches another."""
+        """Whether one document reaches another, or padding a document."""
+        return self.measurement.finite and (self.mixes_documents or self.measurement.padding > THRESHOLD)
+
+    @property
+    def mixes_documents(self) -> bool:
+        """Whether that is more than padding that reaches documents."""
         gradient = self.measurement.gradient
-        return self.measurement.finite and (
-            self.measurement.perturbation.cross > THRESHOLD or (gradient is not None and gradient.cross > THRESHOLD)
-        )
+        by_gradient = gradient is not None and gradient.cross > THRESHOLD
+        return by_gradient or self.measurement.perturbation.cross > THRESHOLD
 
     @property
     def movement(self) -> Movement:
@@ -100,7 +104,8 @@ def judge(evidence: Evidence, path: Path, places: Sequence[Place]) -> Finding:
 def _unseen(measurement: Measurement) -> Finding | None:
     """Say why a leak could not have been seen; None if it could."""
     perturbation, gradient = measurement.perturbation, measurement.gradient
-    if not measurement.finite or math.isnan(perturbation.cross) or (gradient and math.isnan(gradient.cross)):
+    numbers = [perturbation.cross, measurement.padding, 0.0 if gradient is None else gradient.cross]
+    if not measurement.finite or not all(map(math.isfinite, numbers)):
         return Finding("inconclusive", "not_finite", "Logits or gradients are not finite numbers.")
     if measurement.scale == 0 or perturbation.own <= THRESHOLD:
         return Finding("inconclusive", "constant", "A document's own logits do not move when its tokens change.")
@@ -112,6 +117,8 @@ def _unseen(measurement: Measurement) -> Finding | None:
 
 
 def _leak(evidence: Evidence, path: Path) -> tuple[Kind | None, str]:
+    if not evidence.mixes_documents:
+        return "padding", "Padding reaches documents, which do not reach one another."
     movement = evidence.movement
     reaches = f"Document {movement.source + 1} reaches document {movement.target + 1}."
     if evidence.kernel is not None and evidence.kernel.calls == 0:

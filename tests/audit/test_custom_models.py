@@ -1,0 +1,117 @@
+"""Custom modules whose isolation is known by construction get the verdict that they deserve."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from neatpack.kernels_bridge.audit.paths import PATHS
+from tests.audit import models
+from tests.audit.conftest import Audit
+
+
+def test_a_model_without_any_mixing_is_clean_on_every_native_path(audit: Audit) -> None:
+    report = audit(models.TokenByToken)
+    verdicts = {name: path.verdict for name, path in report.paths.items()}
+    assert set(verdicts.values()) == {"clean", "refused"}
+    assert verdicts["configured"] == "refused"  # it declares nothing, and names nothing
+    assert not report.is_clean
+
+
+def test_a_leak_is_found_with_its_kind_and_place(audit: Audit) -> None:
+    path = audit(models.Leaks).paths["mask_2d"]
+    assert (path.verdict, path.kind) == ("leak", "attention")
+    assert path.where == "attention (CausalAttention)"
+    assert path.perturbation is not None
+    assert path.perturbation > 1e-2
+    assert path.gradient is not None
+    assert path.gradient > 1e-2
+    assert path.from_document is not None
+    assert path.to_document is not None
+    assert path.from_document < path.to_document
+
+
+def test_dropped_arguments_are_listed_and_named_as_the_cause(audit: Audit) -> None:
+    path = audit(models.Leaks).paths["varlen"]
+    assert (path.verdict, path.kind) == ("leak", "kwargs_dropped")
+    assert path.dropped == ("position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+def test_swallowed_arguments_are_the_cause_as_well(audit: Audit) -> None:
+    report = audit(models.IgnoresTheMask)
+    for name in ("varlen", "seq_idx_on_native", "mask_4d_float", "positions"):
+        path = report.paths[name]
+        assert (path.verdict, path.kind, path.dropped) == ("leak", "kwargs_dropped", ()), name
+
+
+def test_a_declared_model_is_clean_once_configured_and_leaks_by_habit(audit: Audit) -> None:
+    report = audit(models.ReadsIds)
+    assert report.is_clean
+    assert report.configured.consumer == "declared"
+    assert report.configured.packed_mask_type == "document_ids"
+    assert report.paths["mask_2d"].verdict == "leak"
+    assert report.paths["mask_2d"].remedy == "use configured, per_document"
+
+
+def test_a_false_declaration_is_seen_through(audit: Audit) -> None:
+    report = audit(models.DeclaresFalsely)
+    path = report.paths["configured"]
+    assert (path.verdict, path.kind) == ("leak", "kwargs_dropped")
+    assert not report.is_clean
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "where"),
+    [
+        (models.Convolves, "convolution", "conv (Conv1d)"),
+        (models.Recurs, "recurrence", "state (GRU)"),
+        (models.JoinsRows, "mixing", "the model itself (JoinsRows)"),
+    ],
+)
+def test_each_mechanism_is_named(audit: Audit, model: type[nn.Module], kind: str, where: str) -> None:
+    path = audit(model).paths["mask_2d"]
+    assert (path.verdict, path.kind, path.where) == ("leak", kind, where)
+
+
+def test_lost_causality_without_a_leak_is_a_difference(audit: Audit) -> None:
+    path = audit(models.LooksAhead).paths["configured"]
+    assert (path.verdict, path.kind) == ("differs", "causality")
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        (models.Constant, "constant"),
+        (models.NotANumber, "not_finite"),
+        (models.NoGradient, "gradient_unseen"),
+        (models.NoEmbedding, "gradient_unseen"),
+    ],
+)
+def test_what_could_not_be_seen_is_never_clean(audit: Audit, model: type[nn.Module], kind: str) -> None:
+    report = audit(model)
+    assert report.error is None
+    for name, path in report.paths.items():
+        if name != "configured":
+            assert (path.verdict, path.kind) == ("inconclusive", kind), name
+    assert not report.is_clean
+
+
+def test_a_leak_outweighs_an_unseen_gradient(audit: Audit) -> None:
+    class LeaksUnwatched(models.Leaks):
+        def forward(self, input_ids: models.Tensor) -> models.Tensor:
+            return self.answer(self.attention(self.embed.weight[input_ids]))
+
+    assert audit(LeaksUnwatched).paths["mask_2d"].verdict == "leak"
+
+
+@pytest.mark.parametrize(("model", "words"), [(models.Raises, "cannot answer"), (models.ReturnsText, "no logits")])
+def test_a_model_that_cannot_answer_is_reported(audit: Audit, model: type[nn.Module], words: str) -> None:
+    report = audit(model)
+    assert report.error is not None
+    assert words in report.error
+    assert report.paths == {}
+    assert not report.is_clean
+
+
+def test_every_path_is_reported_in_order(audit: Audit) -> None:
+    assert list(audit(models.TokenByToken).paths) == [path.name for path in PATHS]

@@ -1,0 +1,78 @@
+"""Time, read by turns in one process: ours, other, ours, other. What a noisy neighbour takes, it takes from both."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Final
+
+import numpy as np
+import torch
+
+from benchmarks.records import Effort, Reading, Sides
+
+_FLUSH: Final = np.ones(96 * 2**20 // 8)
+"""96 MB, more than the caches hold: reading it leaves nothing else in them."""
+
+_LONG: Final = 0.05
+"""A call of so many seconds gains nothing from a call before it that warms the caches."""
+
+_MALLOC_TRIM_THRESHOLD: Final = -1
+_MALLOC_MMAP_THRESHOLD: Final = -3
+_MOST_MMAP_THRESHOLD: Final = 32 * 2**20
+
+
+def steady() -> None:
+    """Take one thread, and let malloc keep its pages between calls, so that no call pays for fetching them."""
+    torch.set_num_threads(1)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MALLOC_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_MALLOC_MMAP_THRESHOLD, _MOST_MMAP_THRESHOLD)
+
+
+def warm(sides: Sides, effort: Effort) -> Reading:
+    """Time both sides, each after an untimed call of its own."""
+    return _by_turns(sides, effort, _timed_warm)
+
+
+def cold(sides: Sides, effort: Effort) -> Reading:
+    """Time both sides, each after other data was read through the caches."""
+    return _by_turns(sides, effort, _timed_cold)
+
+
+def _by_turns(sides: Sides, effort: Effort, timed: Callable[[Callable[[], object]], float]) -> Reading:
+    ours: list[float] = []
+    other: list[float] = []
+    gc.collect()
+    gc.disable()
+    try:
+        deadline = time.perf_counter() + effort.seconds
+        while len(ours) < effort.turns or time.perf_counter() < deadline:
+            ours.append(timed(sides.ours))
+            other.append(timed(sides.other))
+    finally:
+        gc.enable()
+    ratio = median(one / two for one, two in zip(ours, other, strict=True))
+    return Reading(median(ours), median(other), ratio, "s")
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    result = call()
+    took = time.perf_counter() - start
+    del result  # Freed outside of the timed part, on both sides.
+    return took
+
+
+def _timed_warm(call: Callable[[], object]) -> float:
+    took = _timed(call)
+    return took if took > _LONG else _timed(call)
+
+
+def _timed_cold(call: Callable[[], object]) -> float:
+    _FLUSH.sum()
+    return _timed(call)

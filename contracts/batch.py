@@ -25,7 +25,7 @@ from neatpack.contracts.fields import (
     TokenIds,
 )
 from neatpack.contracts.tensors import TensorLike, TensorT, TensorT_co
-from neatpack.contracts.validation import checks
+from neatpack.contracts.validation import Guard, Parse, Validate, checks
 
 BatchOutputFormat = Literal["batched", "thd"]
 """`batched` keeps `[batch, sequence]`; `thd` adds the lengths of every document."""
@@ -95,4 +95,8 @@ class TrainingBatchView(TypedDict, Generic[TensorT_co]):
     qkv_format: ReadOnly[NotRequired[str]]
 
 
+# Declared before they are made: type checkers may infer the parts of a tuple differently.
+validate_training_batch: Validate
+is_training_batch: Guard[TrainingBatch[TensorLike]]
+parse_training_batch: Parse[TrainingBatch[TensorLike]]
 validate_training_batch, is_training_batch, parse_training_batch = checks(TrainingBatch[TensorLike], BatchError)

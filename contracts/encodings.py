@@ -31,7 +31,7 @@ from neatpack.contracts.fields import (
     TokenCount,
 )
 from neatpack.contracts.tensors import TensorLike, TensorT
-from neatpack.contracts.validation import checks
+from neatpack.contracts.validation import Guard, Parse, Validate, checks
 
 
 @dataclass(frozen=True)
@@ -173,17 +173,57 @@ class FLAKwargs(TypedDict, Generic[TensorT]):
     cu_seqlens_cpu: GatheredStateOffsets[TensorT]
 
 
+# Declared before they are made: type checkers may infer the parts of a tuple differently.
+validate_gathered_rows: Validate
+is_gathered_rows: Guard[GatheredRows[TensorLike]]
+parse_gathered_rows: Parse[GatheredRows[TensorLike]]
 validate_gathered_rows, is_gathered_rows, parse_gathered_rows = checks(GatheredRows[TensorLike], EncodingError)
+
+validate_gathered_flat: Validate
+is_gathered_flat: Guard[GatheredFlat[TensorLike]]
+parse_gathered_flat: Parse[GatheredFlat[TensorLike]]
 validate_gathered_flat, is_gathered_flat, parse_gathered_flat = checks(GatheredFlat[TensorLike], EncodingError)
+
+validate_physical_flat: Validate
+is_physical_flat: Guard[PhysicalFlat[TensorLike]]
+parse_physical_flat: Parse[PhysicalFlat[TensorLike]]
 validate_physical_flat, is_physical_flat, parse_physical_flat = checks(PhysicalFlat[TensorLike], EncodingError)
+
+validate_physical_rows: Validate
+is_physical_rows: Guard[PhysicalRows[TensorLike]]
+parse_physical_rows: Parse[PhysicalRows[TensorLike]]
 validate_physical_rows, is_physical_rows, parse_physical_rows = checks(PhysicalRows[TensorLike], EncodingError)
+
+validate_thd_lengths: Validate
+is_thd_lengths: Guard[THDLengths[TensorLike]]
+parse_thd_lengths: Parse[THDLengths[TensorLike]]
 validate_thd_lengths, is_thd_lengths, parse_thd_lengths = checks(THDLengths[TensorLike], EncodingError)
+
+validate_thd_flat: Validate
+is_thd_flat: Guard[THDFlat[TensorLike]]
+parse_thd_flat: Parse[THDFlat[TensorLike]]
 validate_thd_flat, is_thd_flat, parse_thd_flat = checks(THDFlat[TensorLike], EncodingError)
+
+validate_length_matrix: Validate
+is_length_matrix: Guard[LengthMatrix[TensorLike]]
+parse_length_matrix: Parse[LengthMatrix[TensorLike]]
 validate_length_matrix, is_length_matrix, parse_length_matrix = checks(LengthMatrix[TensorLike], EncodingError)
+
+validate_segment_index: Validate
+is_segment_index: Guard[SegmentIndex[TensorLike]]
+parse_segment_index: Parse[SegmentIndex[TensorLike]]
 validate_segment_index, is_segment_index, parse_segment_index = checks(SegmentIndex[TensorLike], EncodingError)
+
+validate_packed_sequence_metadata: Validate
+is_packed_sequence_metadata: Guard[PackedSequenceMetadata[TensorLike]]
+parse_packed_sequence_metadata: Parse[PackedSequenceMetadata[TensorLike]]
 validate_packed_sequence_metadata, is_packed_sequence_metadata, parse_packed_sequence_metadata = checks(
     PackedSequenceMetadata[TensorLike], EncodingError
 )
+
+validate_flash_varlen_kwargs: Validate
+is_flash_varlen_kwargs: Guard[FlashVarlenKwargs[TensorLike]]
+parse_flash_varlen_kwargs: Parse[FlashVarlenKwargs[TensorLike]]
 validate_flash_varlen_kwargs, is_flash_varlen_kwargs, parse_flash_varlen_kwargs = checks(
     FlashVarlenKwargs[TensorLike], EncodingError
 )

@@ -7,9 +7,10 @@ device; what the values must be is checked by `neatpack.adapters`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TypeVar, cast, get_origin
+from typing import TypeAlias, TypeVar, cast, get_origin
 
 from typing_extensions import TypeIs
 
@@ -19,10 +20,12 @@ from neatpack.contracts.tensors import TensorLike, dtype_name, is_tensor_like
 
 ConceptT = TypeVar("ConceptT")
 
+Validate: TypeAlias = Callable[[object], list[Problem]]
+Guard: TypeAlias = Callable[[object], TypeIs[ConceptT]]
+Parse: TypeAlias = Callable[[object], ConceptT]
 
-def checks(
-    concept: type[ConceptT], error: type[PackingError]
-) -> tuple[Callable[[object], list[Problem]], Callable[[object], TypeIs[ConceptT]], Callable[[object], ConceptT]]:
+
+def checks(concept: type[ConceptT], error: type[PackingError]) -> tuple[Validate, Guard[ConceptT], Parse[ConceptT]]:
     """Make `validate_x`, `is_x` and `parse_x` for a dataclass or TypedDict whose fields carry `Axes` or `Count`.
 
     A mapping is checked by its keys, so a subclass of a TypedDict may add its own.
@@ -62,7 +65,18 @@ def checks(
             raise error(*problems)
         return cast("ConceptT", value)
 
+    name = owner.__name__
+    _name(validate, "validate", owner, f"List what keeps a value from being a `{name}`, by shapes, dtypes and sizes.")
+    _name(is_, "is", owner, f"Tell whether a value is a `{name}`, by shapes, dtypes and sizes.")
+    _name(parse, "parse", owner, f"Return a value that is a `{name}`, or raise `{error.__name__}` with every problem.")
     return validate, is_, parse
+
+
+def _name(check: Callable[[object], object], prefix: str, owner: type, doc: str) -> None:
+    """Name a check as its module does, for tracebacks, `help` and pickling."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", owner.__name__).lower()
+    check.__name__ = check.__qualname__ = f"{prefix}_{words}"
+    check.__module__, check.__doc__ = owner.__module__, doc
 
 
 def structure_problems(owner: type, values: Mapping[str, object]) -> list[Problem]:

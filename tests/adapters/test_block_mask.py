@@ -1,0 +1,180 @@
+"""The block mask is torch's own, tensor by tensor, and is made without a look at pairs of tokens."""
+
+# Torch leaves Tensor.tolist without a type.
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any, Final, cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from neatpack.adapters.block_mask import build_block_mask, mask_function
+from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.adapters.segments import scan_segments
+from neatpack.contracts.errors import DocumentIdsError, EncodingError
+from tests.adapters.host_reads import host_reads
+from tests.adapters.layouts import Rows, rows_of_ids, tensor
+
+TENSORS: Final = (
+    "kv_num_blocks",
+    "kv_indices",
+    "full_kv_num_blocks",
+    "full_kv_indices",
+    "q_num_blocks",
+    "q_indices",
+    "full_q_num_blocks",
+    "full_q_indices",
+)
+LAYOUTS = rows_of_ids(holes=True, longest=9)
+WINDOWS = st.none() | st.integers(1, 12)
+SIZES = st.sampled_from([1, 2, 3, 4, 16, 128, (2, 4), (4, 2), (1, 3), (5, 3)])
+
+
+def pairs(rows: Rows, causal: bool, window: int | None) -> Tensor:
+    """Say for each row, query and key whether the query sees the key, bool `[batch, sequence, sequence]`."""
+
+    def sees(ids: list[int], query: int, key: int) -> bool:
+        near = window is None or abs(query - key) < window
+        return query == key or (ids[query] == ids[key] != 0 and near and (key <= query or not causal))
+
+    places = range(len(rows[0]))
+    return torch.tensor([[[sees(ids, query, key) for key in places] for query in places] for ids in rows])
+
+
+def create(rows: Rows, causal: bool, window: int | None, block_size: int | tuple[int, int]) -> BlockMask:
+    """Let torch evaluate every pair, by a table that shares nothing with the code under test."""
+    visible = pairs(rows, causal, window)
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # noqa: ARG001 - torch passes it
+        return visible[batch, query, key]
+
+    length = len(rows[0])
+    return create_block_mask(sees, len(rows), None, length, length, device="cpu", BLOCK_SIZE=block_size)
+
+
+def same_tensors(found: BlockMask, expected: BlockMask) -> bool:
+    return found.shape == expected.shape and all(
+        (ours := cast("Tensor", getattr(found, name))).dtype
+        == (theirs := cast("Tensor", getattr(expected, name))).dtype
+        and ours.stride() == theirs.stride()
+        and torch.equal(ours, theirs)
+        for name in TENSORS
+    )
+
+
+@settings(max_examples=100)
+@given(LAYOUTS, st.booleans(), WINDOWS, SIZES)
+def test_all_tensors_are_those_of_torch(
+    rows: Rows, causal: bool, window: int | None, block_size: int | tuple[int, int]
+) -> None:
+    found = build_block_mask(tensor(rows), causal=causal, window=window, block_size=block_size)
+    assert same_tensors(found, create(rows, causal, window, block_size))
+    sizes = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+    assert sizes == found.BLOCK_SIZE
+
+
+@settings(max_examples=50)
+@given(rows_of_ids(longest=9), st.booleans(), WINDOWS, SIZES)
+def test_without_holes_as_well(rows: Rows, causal: bool, window: int | None, block_size: int | tuple[int, int]) -> None:
+    """Most layouts with long documents have holes, and take another way."""
+    found = build_block_mask(tensor(rows), causal=causal, window=window, block_size=block_size)
+    assert same_tensors(found, create(rows, causal, window, block_size))
+
+
+@given(LAYOUTS, st.booleans(), WINDOWS)
+def test_the_mask_function_says_who_sees_whom(rows: Rows, causal: bool, window: int | None) -> None:
+    function = build_block_mask(tensor(rows), causal=causal, window=window).mask_mod
+    places = torch.arange(len(rows[0]))
+    batch = torch.arange(len(rows))[:, None, None]
+    found = function(batch, torch.zeros(()), places[:, None], places)
+    assert torch.equal(found, pairs(rows, causal, window))
+    if causal:
+        assert torch.equal(found[:, None], build_block_causal_mask(tensor(rows), window=window))
+
+
+@pytest.mark.parametrize("fault", ["padding sees nothing", "rows join", "window off by one", "holes are seen"])
+def test_the_comparison_sees_planted_faults(fault: str) -> None:
+    rows, window = [[1, 0, 0, 0, 1, 1, 0, 2], [2, 2, 2, 2, 2, 2, 2, 2]], 5
+    expected = create(rows, True, window, 2)
+    if fault == "window off by one":
+        found = build_block_mask(tensor(rows), window=window + 1, block_size=2)
+    elif fault == "holes are seen":
+        found = build_block_mask(tensor([[1, 1, 1, 1, 1, 1, 0, 2], rows[1]]), window=window, block_size=2)
+    elif fault == "rows join":
+        found = build_block_mask(tensor([rows[0] + rows[1]]), window=window, block_size=2)
+    else:
+        found = build_block_mask(tensor(rows), window=window, block_size=2)
+        empty = found.kv_num_blocks.clone()
+        empty[0, 0, 3] = 0
+        found.kv_num_blocks = empty
+    assert not same_tensors(found, expected)
+    assert same_tensors(build_block_mask(tensor(rows), window=window, block_size=2), expected)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("window", [None, 3])
+def test_attention_under_the_mask_is_attention_under_the_dense_one(window: int | None) -> None:
+    rows = [[1, 1, 1, 0, 2, 2, 2, 2, 2, 0], [3, 0, 3, 3, 3, 3, 3, 4, 4, 4]]
+    query, key, value = torch.randn(3, 2, 2, 10, 16).unbind(0)
+    mask = build_block_mask(tensor(rows), window=window, block_size=4)
+    dense = build_block_causal_mask(tensor(rows), window=window)
+    found = flex_attention(query, key, value, block_mask=mask)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=dense)
+    torch.testing.assert_close(found, expected)
+
+
+def test_known_counts() -> None:
+    mask = build_block_mask(tensor([[1, 1, 1, 1, 2, 2, 2, 2]]), block_size=2)
+    assert mask.full_kv_num_blocks is not None
+    assert (mask.kv_num_blocks + mask.full_kv_num_blocks).tolist() == [[[1, 2, 1, 2]]]
+
+
+def test_nothing_the_size_of_all_pairs_is_made() -> None:
+    ids = torch.ones(1, 2**16, dtype=torch.int32)
+    segments = scan_segments(ids)
+    tracemalloc.start()
+    mask = build_block_mask(segments)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    result = sum(cast("Tensor", getattr(mask, name)).nbytes for name in TENSORS)
+    assert peak < 4 * result < ids.numel() ** 2 / 100
+
+
+@pytest.mark.parametrize("block_size", [0, -1, True, 2.0, (2,), (2, 0), (2, 2, 2), None])
+def test_bad_block_sizes_are_refused(block_size: object) -> None:
+    with pytest.raises(EncodingError) as caught:
+        build_block_mask(tensor([[1]]), block_size=cast("Any", block_size))
+    assert caught.value.problems[0].field == "block_size"
+    assert str(block_size).strip("()") in str(caught.value)
+
+
+def test_bad_windows_and_ids_are_refused() -> None:
+    with pytest.raises(EncodingError) as caught:
+        build_block_mask(tensor([[1]]), window=0)
+    assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("window", 0)
+    with pytest.raises(DocumentIdsError, match="comes back"):
+        build_block_mask(tensor([[1, 2, 1]]))
+
+
+def test_the_mask_keeps_no_hold_of_the_ids_given() -> None:
+    ids = tensor([[1, 1]])
+    mask = build_block_mask(ids)
+    ids.zero_()
+    zero, one = torch.arange(2)
+    assert mask.mask_mod(zero, zero, one, zero)
+
+
+def test_one_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = tensor([[1, 1, 0, 1, 2, 2], [1, 1, 1, 1, 1, 1]])
+    with host_reads(monkeypatch) as reads:
+        build_block_mask(ids, block_size=2)
+    assert reads.total == 1
+    with host_reads(monkeypatch) as reads:
+        mask_function(ids)
+    assert reads.total == 0

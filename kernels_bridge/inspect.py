@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -94,46 +95,48 @@ def inspection_lines(inspection: Inspection, width: int) -> list[Line]:
     documents = segments.documents
     places = segments.batch * segments.sequence
     padding = int((inspection.document_ids == 0).sum()) - int(inspection.holes.sum())
-    lines = [
-        line(f"{segments.batch} rows of {segments.sequence} places, read from {inspection.source}", "bold"),
-        line(
-            f"{documents.rows.size} documents, {int(documents.lengths.sum())} tokens, {padding} padding "
-            f"({100 * padding / places:.0f} %), {int(inspection.holes.sum())} holes; longest {documents.longest}"
-        ),
-        line(""),
-    ]
+    rows = f"{segments.batch} rows of {segments.sequence} places, read from {inspection.source}"
+    counts = (
+        f"{documents.rows.size} documents, {int(documents.lengths.sum())} tokens, {padding} padding "
+        f"({100 * padding / places:.0f} %), {int(inspection.holes.sum())} holes; longest {documents.longest}"
+    )
+    lines = [*_wrapped(rows, width, "bold"), *_wrapped(counts, width, ""), line("")]
     for row in range(segments.batch):
         lines += _row_lines(inspection, row, width)
     lines.append(line(""))
     if inspection.agreeing:
-        lines.append(line(f"agree: {', '.join(inspection.agreeing)}", "green"))
+        lines += _wrapped(f"agree: {', '.join(inspection.agreeing)}", width, "green")
     for disagreement in inspection.disagreements:
-        lines += [line(part, "bold red") for part in textwrap.wrap(f"DISAGREES: {disagreement}", width)]
+        lines += _wrapped(f"DISAGREES: {disagreement}", width, "bold red")
     return lines
 
 
 def _row_lines(inspection: Inspection, row: int, width: int) -> Iterator[Line]:
     ids, holes = (array.tolist() for array in read_on_host(inspection.document_ids[row], inspection.holes[row]))
+    documents = inspection.segments.documents
+    here = documents.rows == row
+    lengths = dict(zip(documents.ids[here].tolist(), documents.lengths[here].tolist(), strict=True))
     label = f"{row:>{len(str(inspection.segments.batch - 1))}} "
     step = max(1, -(-len(ids) // max(1, width - len(label))))
-    cells = [_cell(ids[at : at + step], holes[at : at + step]) for at in range(0, len(ids), step)]
-    strip = tuple(Span("".join(text for text, _ in run), style) for style, run in groupby(cells, key=itemgetter(1)))
+    cells = [_cell(ids[at : at + step], holes[at : at + step], lengths) for at in range(0, len(ids), step)]
+    strip = (Span("".join(text for text, _ in run), style) for style, run in groupby(cells, key=itemgetter(1)))
     yield (Span(label, "dim"), *strip)
-    documents = inspection.segments.documents
-    lengths = [str(length) for length in documents.lengths[documents.rows == row].tolist()]
-    padding = sum(1 for one, hole in zip(ids, holes, strict=True) if one == 0 and not hole)
-    words = f"lengths {' '.join(lengths) or 'none'}, padding {padding}"
+    padding = ids.count(0) - sum(holes)
+    words = f"lengths {' '.join(map(str, lengths.values())) or 'none'}, padding {padding}"
     words += f", holes {sum(holes)}" if any(holes) else ""
-    margin = " " * len(label)
-    for part in textwrap.wrap(words, width, initial_indent=margin, subsequent_indent=margin):
-        yield line(part, "dim")
+    yield from _wrapped(words, width, "dim", margin=" " * len(label))
 
 
-def _cell(ids: list[int], holes: list[bool]) -> tuple[str, Style]:
-    """One character: of the last document that begins in these places, so that a short one stays visible."""
+def _wrapped(text: str, width: int, style: Style, margin: str = "") -> Iterator[Line]:
+    for part in textwrap.wrap(text, width, initial_indent=margin, subsequent_indent=margin):
+        yield line(part, style)
+
+
+def _cell(ids: Sequence[int], holes: Sequence[bool], lengths: Mapping[int, int]) -> tuple[str, Style]:
+    """One character for one or several places: of the shortest document there, so that it stays visible."""
     if any(holes):
         return _HOLE, "reverse"
-    document = max(ids)
+    document = min(ids, key=lambda one: lengths.get(one, sys.maxsize))
     if document == 0:
         return _PADDING, "dim"
     return _LETTERS[(document - 1) % len(_LETTERS)], _STYLES[(document - 1) % len(_STYLES)]

@@ -25,7 +25,7 @@ def path_arguments(path: Path, packed: PackedDocuments, windows: LayerWindows) -
     """Build what `path` gives beside the tokens, under the names that models read."""
     arguments: dict[str, object] = {} if path.leaves_cache else {"use_cache": False}
     for given in path.given:
-        arguments.update(_BUILDERS[given](packed, windows))
+        arguments.update(BUILDERS[given](packed, windows))
     return arguments
 
 
@@ -51,7 +51,7 @@ def _masks_per_layer(packed: PackedDocuments, windows: LayerWindows) -> Tensor |
     return next(iter(masks.values())) if len(masks) == 1 else masks
 
 
-_BUILDERS: Final[Mapping[Given, Callable[[PackedDocuments, LayerWindows], Mapping[str, object]]]] = {
+BUILDERS: Final[Mapping[Given, Callable[[PackedDocuments, LayerWindows], Mapping[str, object]]]] = {
     "position_ids": lambda packed, _: {"position_ids": packed.position_ids},
     "flash_varlen": lambda packed, _: flash_varlen_kwargs(packed.document_ids),
     "seq_idx": lambda packed, _: {"seq_idx": _segment_index(packed)},
@@ -62,3 +62,4 @@ _BUILDERS: Final[Mapping[Given, Callable[[PackedDocuments, LayerWindows], Mappin
     "mask_2d": lambda packed, _: {"attention_mask": (packed.document_ids > 0).to(torch.int64)},
     "packed_seq_ids": lambda packed, _: {"_packed_seq_ids": packed.document_ids},
 }
+"""How each kind of argument is built."""

@@ -19,7 +19,7 @@ class Base(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.mix = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, 32)

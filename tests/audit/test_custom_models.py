@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from neatpack.kernels_bridge.audit.paths import PATHS
 from tests.audit import models
@@ -98,7 +98,7 @@ def test_what_could_not_be_seen_is_never_clean(audit: Audit, model: type[nn.Modu
 
 def test_a_leak_outweighs_an_unseen_gradient(audit: Audit) -> None:
     class LeaksUnwatched(models.Leaks):
-        def forward(self, input_ids: models.Tensor) -> models.Tensor:
+        def forward(self, input_ids: Tensor) -> Tensor:
             return self.answer(self.attention(self.embed.weight[input_ids]))
 
     assert audit(LeaksUnwatched).paths["mask_2d"].verdict == "leak"

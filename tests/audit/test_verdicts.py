@@ -25,7 +25,7 @@ MASK_2D = next(path for path in PATHS if path.name == "mask_2d")
 
 
 def _judge(measurement: Measurement, kernel: KernelCalls | None = CALLED, **rest: object) -> tuple[str, str | None]:
-    evidence = replace(Evidence(measurement, kernel), **rest)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    evidence = replace(Evidence(measurement, kernel), **rest)  # type: ignore[arg-type]
     finding = judge(evidence, VARLEN, PLACES)
     return finding.verdict, finding.kind
 
@@ -36,7 +36,7 @@ def test_still_and_equal_is_clean() -> None:
 
 @pytest.mark.parametrize("change", [{"perturbation": MOVED}, {"gradient": MOVED}])
 def test_either_test_shows_a_leak(change: dict[str, Movement]) -> None:
-    assert _judge(replace(CLEAN, **change))[0] == "leak"  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert _judge(replace(CLEAN, **change))[0] == "leak"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_numbers_alone_prove_nothing_if_the_kernel_was_not_called() -> None:
     ],
 )
 def test_a_leak_that_could_not_be_seen_is_inconclusive(change: dict[str, object], kind: str) -> None:
-    unseen = replace(CLEAN, **change)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    unseen = replace(CLEAN, **change)  # type: ignore[arg-type]
     assert _judge(unseen) == ("inconclusive", kind)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ from neatpack.contracts.errors import BatchFileError, Problem, ProblemKind
 
 BatchEntry: TypeAlias = Tensor | int | str
 """What an entry of a saved batch may be."""
+
+_ENTRIES: Final = "Save tensors, ints and strings; in JSON, nested lists of numbers or bools in place of tensors."
 
 
 def load_batch(path: str | Path) -> dict[str, BatchEntry]:
@@ -55,7 +59,9 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
 
 def _read_torch(path: Path) -> object:
     try:
-        return cast("object", torch.load(path, map_location="cpu", weights_only=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about pickles that are refused anyway
+            return cast("object", torch.load(path, map_location="cpu", weights_only=True))
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
         remedy = "Save a plain dict of tensors; whatever needs code to be rebuilt is refused."
         raise _error(path, "cannot be read as weights only", "unsupported", remedy) from error
@@ -75,18 +81,23 @@ def _read_safetensors(path: Path) -> object:
 
 def _read_numpy(path: Path) -> object:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (ValueError, TypeError, AttributeError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
         remedy = "Save it with `numpy.savez`, arrays of numbers only."
         raise _error(path, f"cannot be read without pickle ({error})", "unsupported", remedy) from error
 
 
 def _read_json(path: Path) -> object:
     try:
-        return cast("object", json.loads(path.read_text(encoding="utf-8")))
+        content = cast("object", json.loads(path.read_text(encoding="utf-8")))
+        if not isinstance(content, dict):
+            return content
+        entries = cast("dict[str, object]", content)
+        return {name: np.array(value) if isinstance(value, list) else value for name, value in entries.items()}
     except (ValueError, OSError, RecursionError) as error:
-        raise _error(path, f"is no JSON ({error})", "value", "Save an object of nested lists.") from error
+        remedy = "Save an object of nested lists, with rows of equal length."
+        raise _error(path, f"is no JSON of a batch ({error})", "value", remedy) from error
 
 
 _READERS: Final[Mapping[str, Callable[[Path], object]]] = {
@@ -106,22 +117,21 @@ def _mapping(path: Path, content: object) -> Mapping[object, object]:
 
 
 def _entry(path: Path, name: str, value: object) -> BatchEntry:
+    if isinstance(value, np.ndarray):
+        value = _from_array(path, name, value)
     if isinstance(value, bool) or not isinstance(value, (Tensor, int, str)):
-        value = _tensor(path, name, value)
+        raise _error(path, f"{name} is of type {type(value).__name__}", "type", _ENTRIES)
     if isinstance(value, Tensor) and value.layout is not torch.strided:
         raise _error(path, f"{name} is a {value.layout} tensor", "type", "Save dense tensors.")
     return value
 
 
-def _tensor(path: Path, name: str, value: object) -> Tensor:
-    remedy = "Save tensors, nested lists of numbers with rows of equal length, ints and strings."
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"of kind {array.dtype}")
-        return to_tensor(np.array(array), torch.device("cpu"))
-    except (ValueError, TypeError) as error:
-        raise _error(path, f"{name} is no tensor ({error})", "type", remedy) from error
+def _from_array(path: Path, name: str, array: npt.NDArray[Any]) -> object:
+    if array.ndim == 0:
+        return cast("object", array.item())
+    if array.dtype.kind not in "biuf":
+        raise _error(path, f"{name} is an array of {array.dtype}", "type", _ENTRIES)
+    return to_tensor(array, torch.device("cpu"))
 
 
 def _error(path: Path, message: str, kind: ProblemKind, remedy: str) -> BatchFileError:

@@ -229,6 +229,8 @@ def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:
     """
     if attention_mask is None or attention_mask.ndim != 2 or attention_mask.dtype == torch.bool:
         return False
+    if not attention_mask.is_floating_point():
+        attention_mask = attention_mask.to(torch.int64)  # not every integer dtype can be compared
     return attention_mask.numel() > 0 and bool((attention_mask > 1).any())
 
 

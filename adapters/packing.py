@@ -57,7 +57,7 @@ def plan_rows(lengths: Sequence[int], capacity: int) -> RowPlan:
     problems = _length_problems(lengths, capacity)
     if problems:
         raise PlanError(*problems)
-    rooms = _Rooms(len(lengths), capacity)
+    rooms = Rooms(len(lengths), capacity)
     rows: list[list[int]] = []
     for document, length in enumerate(lengths):
         row = rooms.take(length)
@@ -148,7 +148,7 @@ def unpack(values: Tensor, document_ids: Tensor | Segments, document_keys: Tenso
     return [pieces[document][0] if len(pieces[document]) == 1 else torch.cat(pieces[document]) for document in order]
 
 
-class _Rooms:
+class Rooms:
     """The room left in each row, in a tree whose nodes hold the most room below them: first fit in log n."""
 
     def __init__(self, rows: int, capacity: int) -> None:

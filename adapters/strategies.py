@@ -6,6 +6,7 @@ For the tests of whoever takes or makes packed batches: a model, a loader, a ker
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final, Literal, get_args
 
 import torch
@@ -80,6 +81,8 @@ def document_ids(
     """
     batch, sequence = draw(st.integers(1, max_batch)), draw(st.integers(1, max_sequence))
     rows = [_draw_row(draw, sequence, padding, canonical) for _ in range(batch)]
+    if not canonical and draw(st.booleans()):
+        _let_rows_meet(rows)
     return _lay(draw, torch.tensor(rows).to(draw(st.sampled_from(dtypes))))
 
 
@@ -147,8 +150,7 @@ def training_batches(
         >>> check()
     """
     ids = draw(document_ids(padding=padding, dtypes=(torch.int64,), canonical=True))
-    tokens = torch.tensor(draw(st.lists(st.integers(0, 99), min_size=ids.numel(), max_size=ids.numel())))
-    input_ids = tokens.view(ids.shape)
+    input_ids = _draw_integers(draw, 100, ids.shape)
     return {
         "input_ids": input_ids,
         "labels": input_ids.masked_fill(ids == 0, -100),
@@ -180,7 +182,7 @@ def _draw_row(draw: st.DrawFn, sequence: int, padding: PaddingPlaces, canonical:
     """Cut a row into runs, and give each run of a document its own number."""
     runs = draw(st.lists(st.integers(1, sequence), max_size=sequence))
     numbers = list(range(1, sequence + 1))
-    if not canonical:
+    if not canonical and draw(st.booleans()):
         numbers = draw(st.lists(st.integers(1, _MOST_IDS), min_size=sequence, max_size=sequence, unique=True))
     row: list[int] = []
     for run, number in zip(runs, numbers, strict=False):
@@ -189,6 +191,14 @@ def _draw_row(draw: st.DrawFn, sequence: int, padding: PaddingPlaces, canonical:
     fill = numbers[len(runs)] if padding == "none" and len(row) < sequence else 0
     row = (row + [fill] * sequence)[:sequence]
     return _renumber(row) if canonical else row
+
+
+def _let_rows_meet(rows: list[list[int]]) -> None:
+    """Begin each row with the number with which the row before it ends, which must not join the two."""
+    for before, row in pairwise(rows):
+        last, first = before[-1], row[0]
+        if last and first:
+            row[:] = [{last: first, first: last}.get(number, number) for number in row]
 
 
 def _renumber(row: list[int]) -> list[int]:
@@ -210,11 +220,13 @@ def _lay(draw: st.DrawFn, ids: Tensor) -> Tensor:
 
 
 def _draw_positions(draw: st.DrawFn, ids: Tensor, axes: int) -> Tensor:
-    text = build_position_ids(ids)
-    if axes == 0:
-        return text
-    coordinates = draw(st.lists(st.integers(0, 9), min_size=axes * ids.numel(), max_size=axes * ids.numel()))
-    return torch.tensor(coordinates).view(axes, *ids.shape)
+    return build_position_ids(ids) if axes == 0 else _draw_integers(draw, 10, (axes, *ids.shape))
+
+
+def _draw_integers(draw: st.DrawFn, below: int, shape: tuple[int, ...]) -> Tensor:
+    """Draw one seed and not every value, which would take most of the time of a test."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    return torch.randint(below, shape, generator=generator)
 
 
 def _returning(draw: st.DrawFn) -> Tensor:

@@ -10,32 +10,38 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
-_PROPERTIES: Final[dict[str, Callable[[], None]]] = {}
+_PROPERTIES: Final[dict[str, tuple[Callable[..., None], dict[str, SearchStrategy[object]]]]] = {}
 
 
 def holds_for(**strategies: SearchStrategy[object]) -> Callable[[Callable[..., None]], Callable[[], None]]:
-    """Make a hypothesis test of a check, and remember a short form of it under the check's name."""
+    """Make a hypothesis test of a check, and remember both under the check's name."""
 
     def decorate(check: Callable[..., None]) -> Callable[[], None]:
-        short = settings(
-            max_examples=150,
-            phases=[Phase.generate],
-            database=None,
-            derandomize=True,
-            deadline=None,
-            report_multiple_bugs=False,
-            print_blob=False,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-        )
-        _PROPERTIES[check.__name__] = short(given(**strategies)(check))
+        _PROPERTIES[check.__name__] = check, strategies
         return given(**strategies)(check)
 
     return decorate
 
 
-def run_property(name: str) -> None:
-    """Run the short form of a property: the same check on the same kinds of input, always the same examples."""
-    _PROPERTIES[name]()
+def property_names() -> frozenset[str]:
+    """Name every property that was made."""
+    return frozenset(_PROPERTIES)
+
+
+def run_property(name: str, max_examples: int) -> None:
+    """Run a property again, always on the same examples, and stop at the first that fails without shrinking it."""
+    check, strategies = _PROPERTIES[name]
+    same = settings(
+        max_examples=max_examples,
+        phases=[Phase.generate],
+        database=None,
+        derandomize=True,
+        deadline=None,
+        report_multiple_bugs=False,
+        print_blob=False,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+    same(given(**strategies)(check))()
 
 
 def listed(tensor: Tensor) -> Any:

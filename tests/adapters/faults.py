@@ -1,0 +1,267 @@
+"""Wrong pieces to plant into the implementation, each of a kind that has been met in real packers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.adapters import build_position_ids
+from neatpack.adapters.segments import Documents, Integers, Segments
+from neatpack.contracts.errors import EncodingError, Problem
+from tests.adapters import oracle
+from tests.adapters.properties import rows_of
+
+Plant = Callable[[Any], Any]
+"""Takes the piece that is there, and gives the one to put in its place."""
+
+
+def swap(value: object) -> Plant:
+    """Put something else in the place of a piece."""
+
+    def plant(_: object) -> object:
+        return value
+
+    return plant
+
+
+def returns(value: object) -> Plant:
+    """Let a function do nothing but give a value."""
+
+    def planted(*_args: object, **_kwargs: object) -> object:
+        return value
+
+    return swap(planted)
+
+
+def after(change: Callable[[Any], object]) -> Plant:
+    """Change what a function gives."""
+
+    def plant(original: Callable[..., Any]) -> Callable[..., object]:
+        def planted(*args: object, **kwargs: object) -> object:
+            return change(original(*args, **kwargs))
+
+        return planted
+
+    return plant
+
+
+def before(change: Callable[[Any], object]) -> Plant:
+    """Change the first argument of a function."""
+
+    def plant(original: Callable[..., Any]) -> Callable[..., object]:
+        def planted(first: object, *args: object, **kwargs: object) -> object:
+            return original(change(first), *args, **kwargs)
+
+        return planted
+
+    return plant
+
+
+def given(**changes: object) -> Plant:
+    """Call a function with other keyword arguments; None leaves one out."""
+
+    def plant(original: Callable[..., Any]) -> Callable[..., object]:
+        def planted(*args: object, **kwargs: object) -> object:
+            changed = {**kwargs, **changes}
+            return original(*args, **{name: value for name, value in changed.items() if value is not None})
+
+        return planted
+
+    return plant
+
+
+def held(change: Callable[[Any], object]) -> Plant:
+    """Change what a cached property holds."""
+
+    def plant(original: Any) -> property:
+        def planted(self: object) -> object:
+            return change(original.func(self))
+
+        return property(planted)
+
+    return plant
+
+
+def scanned_as(dtype: npt.DTypeLike) -> Plant:
+    """Count in a narrow dtype, so that long documents wrap."""
+
+    def narrow(found: Segments) -> Segments:
+        return replace(found, bounds=found.bounds.astype(dtype).astype(np.int64))
+
+    return after(narrow)
+
+
+def rows_joined(ids: npt.NDArray[Any], device: torch.device) -> Segments:
+    """Find runs in the flattened batch, without a boundary where a row begins."""
+    flat = ids.ravel()
+    starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
+    bounds = np.append(starts, flat.size).astype(np.int64)
+    return Segments(ids.shape[0], ids.shape[1], device, bounds, flat[starts].astype(np.int64))
+
+
+def holes_split(segments: Segments) -> Documents:
+    """Take every run for a document of its own."""
+    runs = segments.kept
+    rows, starts = segments.rows[runs], segments.bounds[runs]
+    counts = np.bincount(rows, minlength=segments.batch)
+    return Documents(rows, segments.ids[runs], starts, segments.bounds[runs + 1], segments.lengths[runs], counts)
+
+
+def last_document_lost(found: Documents) -> Documents:
+    """Leave the last document of the batch out."""
+    counts = np.array(found.counts)
+    counts[found.rows[-1:]] -= 1
+    return Documents(found.rows[:-1], found.ids[:-1], found.starts[:-1], found.ends[:-1], found.lengths[:-1], counts)
+
+
+def written_in_place(original: Callable[..., Sequence[npt.NDArray[Any]]]) -> Callable[..., object]:
+    """Write to what was read, which on the CPU is the caller's tensor."""
+
+    def planted(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
+        arrays = original(*tensors)
+        arrays[0][...] = np.where(arrays[0] == 0, 0, 1)
+        return arrays
+
+    return planted
+
+
+def uncut(bounds: Integers, _longest: int) -> npt.NDArray[np.int32]:
+    """Leave long padding whole."""
+    return bounds.astype(np.int32)
+
+
+def cut_too_long(original: Callable[[Integers, int], object]) -> Callable[[Integers, int], object]:
+    """Cut padding into pieces one place longer than the longest document."""
+
+    def planted(bounds: Integers, longest: int) -> object:
+        return original(bounds, longest + 1)
+
+    return planted
+
+
+def lengths_backwards(lengths: list[list[int]], _sequence: int) -> list[Problem]:
+    """Reverse the rows."""
+    lengths.reverse()
+    return []
+
+
+def refuses(*_args: object) -> None:
+    """Refuse what is right."""
+    raise EncodingError(Problem("cu_seqlens", "refused although right", "value"))
+
+
+def padding_runs_whole(original: Callable[..., object]) -> Callable[[Segments], object]:
+    """Ship padding as one segment a run."""
+
+    def planted(segments: Segments) -> object:
+        return original(segments, "run")
+
+    return planted
+
+
+def holes_uncounted(ids: Tensor, start: int = 0) -> Tensor:
+    """Count kept tokens, so that a hole uses up no coordinate."""
+    found = build_position_ids(ids, start)
+    for document in oracle.documents(rows_of(ids)):
+        for count, place in enumerate(document.places):
+            found[document.row, place] = start + count
+    return found
+
+
+def joined_by_count(segments: Segments, _positions: object) -> Integers:
+    """Shift joined documents by the places before them, and not by the greatest coordinate."""
+    documents = segments.documents
+    shift = np.zeros(segments.ids.size, np.int64)
+    shift[segments.kept] = (documents.starts - documents.rows * segments.sequence)[segments.owners]
+    return np.repeat(shift, segments.lengths)
+
+
+def taken_for(one: str, other: str) -> Plant:
+    """Take one label shift for another."""
+
+    def plant(original: Callable[..., object]) -> Callable[..., object]:
+        def planted(segments: Segments, label_shift: str, own_last: Integers) -> object:
+            return original(segments, other if label_shift == one else label_shift, own_last)
+
+        return planted
+
+    return plant
+
+
+def padding_sees_padding(
+    query_ids: Tensor, key_ids: Tensor, query_places: Tensor, key_places: Tensor, *, window: int | None = None
+) -> Tensor:
+    """Take id 0 for a document like any other."""
+    near = True if window is None else query_places - key_places < window
+    return (query_ids == key_ids) & (key_places <= query_places) & near
+
+
+def later_tokens_seen(plane: Tensor, _window: int | None = None) -> None:
+    """Forget that attention is causal."""
+    plane.fill_(True)
+
+
+def window_one_short(plane: Tensor, window: int | None = None) -> None:
+    """Leave the token itself out of the window's count."""
+    plane.fill_(True).tril_()
+    if window is not None:
+        plane.triu_(2 - window)
+
+
+def filled_elsewhere(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Fill where the mask is False."""
+
+    def planted(self: Tensor, mask: Tensor, value: float) -> Tensor:
+        return original(self, ~mask, value)
+
+    return planted
+
+
+def holes_as_tokens(segments: Segments) -> Segments:
+    """Give every zero to a document."""
+    return replace(segments, ids=np.maximum(segments.ids, 1))
+
+
+def keys_of_rows(keys: Integers) -> Integers:
+    """Number documents within their row, and not as the caller did."""
+    return np.where(keys < 0, -1, np.arange(keys.shape[1], dtype=np.int64))
+
+
+def one_row_further(rows: Any) -> Any:
+    """Count the offsets of a row from somewhere else."""
+    return replace(rows, cu_seqlens=rows.cu_seqlens + torch.arange(len(rows.cu_seqlens))[:, None])
+
+
+def only_with_documents(metadata: Any) -> Any:
+    """Let the data decide which keys there are."""
+    return metadata if metadata["max_seqlen"] else {}
+
+
+def squares_from(start: int, stop: int) -> Plant:
+    """Move the edges of the squares within which tokens see each other."""
+
+    def move(squares: Any) -> list[Any]:
+        return [replace(square, start=square.start * start, stop=square.stop + stop) for square in squares]
+
+    return after(move)
+
+
+def first_offset_moved(arrays: Any) -> list[Any]:
+    """Read offsets one too low."""
+    return [arrays[0], np.maximum(arrays[1] - 1, 0)]
+
+
+def last_unread(arrays: Any) -> list[Any]:
+    """Take the last array, a mask, for empty."""
+    return [*arrays[:-1], np.zeros_like(arrays[-1])]
+
+
+def all_one(ids: Tensor) -> Tensor:
+    """Make a row one document."""
+    return (ids.to(torch.int64) != 0).to(torch.int64)

@@ -1,0 +1,153 @@
+"""Saved batches: every kind of file is read, and none runs code."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from neatpack.adapters import load_batch
+from neatpack.contracts.errors import BatchFileError
+from tests.adapters.properties import listed
+
+_IDS: Final = torch.tensor([[1, 1, 2, 0]])
+
+
+class _Trap:
+    """Pickled, it would create a file when it is read."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Path]]:
+        return Path.touch, (self.marker,)
+
+
+def _save_torch(path: Path) -> None:
+    torch.save({"document_ids": _IDS, "max_seqlen": 2}, path)
+
+
+def _save_numpy(path: Path) -> None:
+    np.savez(path, document_ids=_IDS.numpy(), max_seqlen=np.array(2), name=np.array("a"))
+
+
+def _save_json(path: Path) -> None:
+    path.write_text(json.dumps({"document_ids": listed(_IDS), "padding_mask": [[False, True]], "name": "a"}))
+
+
+def _save_safetensors(path: Path) -> None:
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    save_file({"document_ids": _IDS}, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("batch.pt", _save_torch),
+        ("batch.PTH", _save_torch),
+        ("batch.npz", _save_numpy),
+        ("batch.json", _save_json),
+        ("batch.safetensors", _save_safetensors),
+    ],
+)
+def test_every_kind_is_read(name: str, save: Callable[[Path], None], tmp_path: Path) -> None:
+    save(tmp_path / name)
+    batch = load_batch(tmp_path / name)
+    ids = batch["document_ids"]
+    assert isinstance(ids, Tensor)
+    assert ids.dtype == torch.int64
+    assert torch.equal(ids, _IDS)
+    assert batch.get("max_seqlen", 2) == 2
+    assert batch.get("name", "a") == "a"
+    assert load_batch(str(tmp_path / name)).keys() == batch.keys()
+
+
+def test_bools_stay_bools(tmp_path: Path) -> None:
+    _save_json(tmp_path / "batch.json")
+    mask = load_batch(tmp_path / "batch.json")["padding_mask"]
+    assert isinstance(mask, Tensor)
+    assert mask.dtype == torch.bool
+
+
+@pytest.mark.parametrize("name", ["batch.pt", "batch.pth", "batch.npz", "batch.json", "batch.safetensors"])
+def test_no_file_runs_code(name: str, tmp_path: Path) -> None:
+    marker, path = tmp_path / "ran", tmp_path / name
+    for save in (
+        lambda: torch.save({"document_ids": _Trap(marker)}, path),
+        lambda: path.write_bytes(pickle.dumps({"document_ids": _Trap(marker)})),
+        lambda: np.savez(path.with_suffix(".npz"), document_ids=np.array([_Trap(marker)], dtype=object)),
+    ):
+        save()
+        with pytest.raises(BatchFileError) as caught:
+            load_batch(path if path.exists() else path.with_suffix(".npz"))
+        assert caught.value.problems[0].remedy
+        assert not marker.exists()
+    pickle.loads(pickle.dumps(_Trap(marker)))  # noqa: S301 - the trap works
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", ["batch.pt", "batch.npz", "batch.json", "batch.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04garbage", b"\x80\x04\x95garbage", b"\xff\xfe{}"])
+def test_a_broken_file_is_an_error_of_the_family(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BatchFileError, match="batch"):
+        load_batch(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {},
+        3,
+        {"document_ids": [[1, 2], [1]]},
+        {"document_ids": [["a"]]},
+        {"document_ids": {"data": 1}},
+        {"x": None},
+        {"x": 0.5},
+        {"x": True},
+    ],
+)
+def test_what_is_no_batch_is_refused(content: object, tmp_path: Path) -> None:
+    (tmp_path / "batch.json").write_text(json.dumps(content))
+    with pytest.raises(BatchFileError):
+        load_batch(tmp_path / "batch.json")
+
+
+@pytest.mark.parametrize("content", [[_IDS], {"document_ids": [_IDS]}, {"document_ids": _IDS.to_sparse()}, {}])
+def test_a_saved_object_that_is_no_batch_is_refused(content: object, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "batch.pt")
+    with pytest.raises(BatchFileError):
+        load_batch(tmp_path / "batch.pt")
+
+
+def test_a_single_array_is_no_batch(tmp_path: Path) -> None:
+    with (tmp_path / "batch.npz").open("wb") as file:
+        np.save(file, _IDS.numpy())
+    with pytest.raises(BatchFileError):
+        load_batch(tmp_path / "batch.npz")
+
+
+def test_missing_and_unknown_files_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(BatchFileError, match="no such file"):
+        load_batch(tmp_path / "batch.pt")
+    (tmp_path / "folder.pt").mkdir()
+    with pytest.raises(BatchFileError, match="no such file"):
+        load_batch(tmp_path / "folder.pt")
+    (tmp_path / "batch.pkl").write_bytes(b"")
+    with pytest.raises(BatchFileError, match=r"unknown kind, '\.pkl'"):
+        load_batch(tmp_path / "batch.pkl")
+
+
+def test_safetensors_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "batch.safetensors").write_bytes(b"")
+    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
+    with pytest.raises(BatchFileError, match="pip install safetensors"):
+        load_batch(tmp_path / "batch.safetensors")

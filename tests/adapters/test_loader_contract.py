@@ -1,0 +1,72 @@
+"""What a loader settles when it is built."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from neatpack.adapters import require_supported_packing_contract, resolve_packing_contract
+from neatpack.contracts.capabilities import PACKED_MASK_TYPES, AnyPackedSequenceContract, PackingCapabilities
+from neatpack.contracts.errors import CapabilitiesError, ContractError
+
+
+@pytest.mark.parametrize("mask_type", PACKED_MASK_TYPES)
+@pytest.mark.parametrize("eligibility", [False, True])
+@pytest.mark.parametrize("xdoc", [False, True])
+@pytest.mark.parametrize("trailing", [False, True])
+def test_physical_encodings_cannot_express_every_policy(
+    mask_type: str, eligibility: bool, xdoc: bool, trailing: bool
+) -> None:
+    newer = SimpleNamespace(
+        packed_mask_type=mask_type,
+        return_packed_sequence_metadata=True,
+        return_document_ids=False,
+        max_sequence_length=None,
+    )
+    older = SimpleNamespace(packed_mask_type=mask_type, requires_packed_sequence_metadata=False)
+    refused = mask_type == "flash_varlen" and (eligibility or (xdoc and not trailing))
+    for each in (newer, older):
+        contract = cast("AnyPackedSequenceContract", each)
+        if not refused:
+            require_supported_packing_contract(contract, eligibility=eligibility, xdoc=xdoc, trailing_padding=trailing)
+            continue
+        with pytest.raises(ContractError, match="packed_mask_type = flash_varlen"):
+            require_supported_packing_contract(contract, eligibility=eligibility, xdoc=xdoc, trailing_padding=trailing)
+
+
+def test_what_is_no_contract_is_refused() -> None:
+    for function in (require_supported_packing_contract, resolve_packing_contract):
+        with pytest.raises(CapabilitiesError, match="packed_mask_type"):
+            function(cast("AnyPackedSequenceContract", SimpleNamespace(packed_mask_type="flash")))
+
+
+def test_a_contract_wins_over_a_name() -> None:
+    contract = PackingCapabilities("document_ids", True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert resolve_packing_contract(contract) is contract
+    with pytest.warns(FutureWarning, match="attn_implementation"):
+        assert resolve_packing_contract(contract, "flash_attention_2") is contract
+    # An equal contract is no default: what it says holds, whichever object says it.
+    with pytest.warns(FutureWarning):
+        found = resolve_packing_contract(PackingCapabilities("block_causal"), "flash_attention_2")
+    assert found.packed_mask_type == "block_causal"
+
+
+@pytest.mark.parametrize(
+    ("name", "mask_type"),
+    [
+        ("flash_attention_2", "flash_varlen"),
+        ("flash_attention_3", "flash_varlen"),
+        ("flash_attention_4", "flash_varlen"),
+        ("sdpa", "block_causal"),
+        ("eager", "block_causal"),
+    ],
+)
+def test_a_name_alone_still_resolves(name: str, mask_type: str) -> None:
+    with pytest.warns(FutureWarning):
+        assert resolve_packing_contract(None, name).packed_mask_type == mask_type
+    assert resolve_packing_contract(None).packed_mask_type == "block_causal"

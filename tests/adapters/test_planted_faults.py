@@ -1,0 +1,220 @@
+"""Each property catches the faults that it is there for: one is planted, and the property must fail."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from neatpack.adapters import (
+    agreement,
+    document_ids,
+    gathered,
+    labels,
+    masks,
+    packing,
+    physical,
+    positions,
+    segments,
+    training_batch,
+    yielding,
+)
+from neatpack.adapters.segments import Documents, Segments
+from neatpack.contracts.errors import PackingError
+from tests.adapters import (
+    faults,
+    test_r01_ids,
+    test_r02_agreement,
+    test_r03_r04_r05_r06_encodings,
+    test_r07_slices,
+    test_r08_positions,
+    test_r09_ownership,
+    test_r10_labels,
+    test_r14_r15_packing,
+    test_visibility_and_masks,
+)
+from tests.adapters.faults import Plant, after, before, given, held, returns, swap
+from tests.adapters.properties import property_names, run_property
+
+_CAUGHT: Final = (AssertionError, PackingError, pytest.fail.Exception, LookupError, ValueError)
+"""A property has noticed where it fails, or where something refuses or breaks."""
+
+_RULES: Final = (
+    test_r01_ids,
+    test_r02_agreement,
+    test_r03_r04_r05_r06_encodings,
+    test_r07_slices,
+    test_r08_positions,
+    test_r09_ownership,
+    test_r10_labels,
+    test_r14_r15_packing,
+    test_visibility_and_masks,
+)
+
+
+class Fault(NamedTuple):
+    """One piece of the implementation, and what stands in its place."""
+
+    name: str
+    owner: Any
+    piece: str
+    plant: Plant
+
+
+_FAULTS: Final[dict[str, list[Fault]]] = {
+    "test_the_scan_finds_the_documents": [
+        Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),
+        Fault("last document lost", Segments, "documents", held(faults.last_document_lost)),
+        Fault("hole split", Segments, "documents", swap(property(faults.holes_split))),
+    ],
+    "test_canonical_numbers_go_up_in_row_order": [
+        Fault("numbers from 0", Documents, "ranks", held(lambda ranks: ranks - 1)),
+        Fault("numbers run on over rows", Documents, "ranks", held(lambda ranks: np.arange(len(ranks)))),
+    ],
+    "test_an_id_that_returns_is_named": [Fault("ids may return", segments, "_return_problems", returns([]))],
+    "test_malformed_ids_are_refused": [
+        Fault("values unchecked", segments, "_value_problems", returns([])),
+        Fault("forms unchecked", segments, "_form_problems", returns([])),
+    ],
+    "test_no_width_of_ids_changes_a_length": [
+        Fault("lengths wrap at int8", segments, "_find_runs", faults.scanned_as(np.int8)),
+        Fault("lengths wrap at uint8", segments, "_find_runs", faults.scanned_as(np.uint8)),
+    ],
+    "test_ids_come_back_from_positions_and_padding": [
+        Fault("padding taken for documents", document_ids, "read_on_host", after(faults.last_unread)),
+    ],
+    "test_a_contradiction_is_refused_and_nothing_changes": [
+        Fault(f"{name} does nothing", agreement, name, returns(None))
+        for name in (
+            "_raise_first",
+            "_check_positions",
+            "_check_mask",
+            "_check_flash",
+            "_check_metadata",
+            "_check_lengths",
+        )
+    ],
+    "test_gathered_rows_hold_kept_tokens_only": [
+        Fault("padding gathered", gathered, "UNUSED_OFFSET", swap(0)),
+        Fault("hole split", Segments, "documents", swap(property(faults.holes_split))),
+    ],
+    "test_the_gathered_stream_holds_every_document_once": [
+        Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),
+        Fault("offsets one too far", gathered, "_offsets", after(lambda offsets: offsets + 1)),
+    ],
+    "test_flattening_rows_gives_the_stream": [Fault("flat refused", gathered, "_require_flat", swap(faults.refuses))],
+    "test_physical_segments_cover_the_batch": [
+        Fault("padding whole", physical, "_cut", swap(faults.uncut)),
+        Fault("padding cut one too long", physical, "_cut", faults.cut_too_long),
+        Fault("last segment lost", physical, "_cut", after(lambda bounds: bounds[:-1])),
+    ],
+    "test_no_segment_joins_rows_or_documents_or_padding": [
+        Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),
+    ],
+    "test_the_work_of_padding_grows_linearly": [Fault("padding whole", physical, "_cut", swap(faults.uncut))],
+    "test_holes_are_kept_where_gathered_and_refused_where_physical": [
+        Fault("holes pass", physical, "require_no_holes", returns(None)),
+        Fault("holes taken for padding", Segments, "holes", held(lambda holes: holes[:0])),
+    ],
+    "test_ids_come_back_from_gathered_rows": [
+        Fault("offsets one too low", gathered, "read_on_host", after(faults.first_offset_moved)),
+    ],
+    "test_ids_come_back_from_physical_offsets_and_padding": [
+        Fault("padding taken for documents", physical, "read_on_host", after(faults.last_unread)),
+    ],
+    "test_ids_come_back_from_lengths": [
+        Fault("rows backwards", document_ids, "_length_problems", swap(faults.lengths_backwards)),
+    ],
+    "test_cutting_rows_and_deriving_commute": [
+        Fault("offsets of the batch", gathered, "gathered_rows", after(faults.one_row_further)),
+    ],
+    "test_the_contract_alone_fixes_the_keys": [
+        Fault("keys by data", yielding, "build_packed_sequence_metadata", after(faults.only_with_documents)),
+        Fault("ids not shipped", yielding, "PACKED_SEQ_IDS", swap("packed_ids")),
+    ],
+    "test_what_is_shipped_is_what_its_builder_gives": [
+        Fault("padding whole", yielding, "flash_varlen_kwargs", faults.padding_runs_whole),
+    ],
+    "test_positions_restart_in_each_document": [
+        Fault("holes uncounted", test_r08_positions, "build_position_ids", swap(faults.holes_uncounted)),
+        Fault("positions run on", positions, "as_segments", before(faults.all_one)),
+        Fault("padding counted", Segments, "padding", held(lambda padding: padding[:0])),
+    ],
+    "test_joined_documents_are_shifted_on_every_axis": [
+        Fault("shifted by count", training_batch, "_joined_shift", swap(faults.joined_by_count)),
+    ],
+    "test_excluded_tokens_become_holes_and_keep_their_coordinates": [
+        Fault("not shifted", training_batch, "_joined_shift", after(np.zeros_like)),
+    ],
+    "test_no_derivation_writes_to_the_ids": [
+        Fault("written in place", segments, "read_on_host", faults.written_in_place),
+    ],
+    "test_no_tensor_of_a_batch_is_written_to": [
+        Fault("written when joined", training_batch, "read_on_host", faults.written_in_place),
+        Fault("written when checked", agreement, "read_on_host", faults.written_in_place),
+        Fault("labels filled in place", Tensor, "masked_fill", swap(Tensor.masked_fill_)),
+    ],
+    "test_results_share_no_memory_with_the_ids": [
+        Fault("labels filled in place", Tensor, "masked_fill", swap(Tensor.masked_fill_)),
+    ],
+    "test_no_target_crosses_a_boundary": [
+        Fault("model taken for stream", labels, "_crossing", faults.taken_for("model", "stream")),
+        Fault("stream taken for document", labels, "_crossing", faults.taken_for("stream", "document")),
+        Fault("document taken for stream", labels, "_crossing", faults.taken_for("document", "stream")),
+    ],
+    "test_the_same_pairs_are_trained_whoever_shifts": [
+        Fault("all pairs trained", labels, "_crossing", after(torch.zeros_like)),
+    ],
+    "test_policy_decides_which_targets_stay": [
+        Fault("joined targets cut", yielding, "mask_labels", given(inside_documents=True)),
+        Fault("structure unheeded", yielding, "mask_labels", given(document_ids=None)),
+    ],
+    "test_first_fit_places_every_document_once": [
+        Fault("room not taken", packing.Rooms, "take", returns(0)),
+        Fault("first row unused", packing.Rooms, "take", after(lambda row: row + 1)),
+    ],
+    "test_collation_places_every_token_once_and_unpacking_returns_it": [
+        Fault("keys of rows", packing, "_keys", after(faults.keys_of_rows)),
+        Fault("keys backwards", packing, "_key_order", after(lambda order: order[::-1])),
+    ],
+    "test_unpacking_survives_a_cut_along_the_rows": [Fault("row order", packing, "_key_order", after(sorted))],
+    "test_unpacking_leaves_holes_and_padding_out": [
+        Fault("holes returned", packing, "as_segments", after(faults.holes_as_tokens)),
+    ],
+    "test_the_mask_shows_each_document_so_far": [
+        Fault("later tokens seen", masks, "fill_visible", swap(faults.later_tokens_seen)),
+        Fault("window one short", masks, "fill_visible", swap(faults.window_one_short)),
+        Fault("holes seen", Segments, "holes", held(lambda holes: holes[:0])),
+        Fault("squares from the row's start", masks, "visible_squares", faults.squares_from(0, 0)),
+    ],
+    "test_seeing_pair_by_pair_is_the_mask": [
+        Fault("padding sees padding", test_visibility_and_masks, "sees", swap(faults.padding_sees_padding)),
+    ],
+    "test_an_additive_mask_says_the_same": [Fault("inverted", Tensor, "masked_fill_", faults.filled_elsewhere)],
+    "test_nothing_is_seen_outside_the_squares_but_the_diagonal": [
+        Fault("squares too small", test_visibility_and_masks, "visible_squares", faults.squares_from(1, -1)),
+    ],
+}
+"""For each property, the faults that it has to notice."""
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [pytest.param(name, fault, id=f"{name}: {fault.name}") for name, planted in _FAULTS.items() for fault in planted],
+)
+def test_a_planted_fault_is_noticed(name: str, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault.owner, fault.piece, fault.plant(getattr(fault.owner, fault.piece)))
+    with pytest.raises(_CAUGHT):
+        run_property(name, max_examples=500)
+
+
+@pytest.mark.parametrize("name", _FAULTS)
+def test_without_a_fault_the_property_holds(name: str) -> None:
+    run_property(name, max_examples=15)
+
+
+def test_every_property_has_a_fault() -> None:
+    assert {name for rule in _RULES for name in vars(rule) if name in property_names()} == set(_FAULTS)

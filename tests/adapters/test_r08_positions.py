@@ -1,0 +1,168 @@
+"""Rule 8: positions restart in each document, holes use up coordinates, joined documents are shifted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neatpack.adapters import adapt_model_inputs, build_position_ids, enable_xdoc_attention
+from neatpack.adapters.strategies import attention_document_ids, training_batches
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.errors import BatchError, CapabilitiesError, DocumentIdsError, EncodingError, PackingError
+from tests.adapters import oracle
+from tests.adapters.properties import holds_for, listed, rows_of
+
+_IDS = PackingCapabilities("document_ids")
+_FLASH = PackingCapabilities("flash_varlen")
+
+
+def _structural(batch: TrainingBatch[Tensor]) -> Tensor:
+    return batch.get("document_ids", batch["input_ids"])
+
+
+@holds_for(ids=attention_document_ids(), start=st.integers(0, 5))
+def test_positions_restart_in_each_document(ids: Tensor, start: int) -> None:
+    found = build_position_ids(ids, start)
+    assert found.dtype == torch.int64
+    assert listed(found) == oracle.positions(rows_of(ids), start)
+
+
+@holds_for(batch=training_batches(axes=(0, 1, 3)))
+def test_joined_documents_are_shifted_on_every_axis(batch: TrainingBatch[Tensor]) -> None:
+    structural, before = rows_of(_structural(batch)), batch["position_ids"]
+    axes: list[list[list[int]]] = listed(before if before.ndim == 3 else before[None])
+    expected = oracle.joined_positions(structural, axes)
+    found = enable_xdoc_attention(adapt_model_inputs(batch), _IDS)
+    assert found is batch
+    assert listed(found["position_ids"]) == (expected if before.ndim == 3 else expected[0])
+    assert listed(found.get("attention_document_ids", before)) == [
+        [int(number > 0) for number in row] for row in structural
+    ]
+
+
+@holds_for(batch=training_batches(), data=st.data())
+def test_excluded_tokens_become_holes_and_keep_their_coordinates(
+    batch: TrainingBatch[Tensor], data: st.DataObject
+) -> None:
+    ids = _structural(batch)
+    flags = data.draw(st.lists(st.booleans(), min_size=ids.numel(), max_size=ids.numel()))
+    eligible = torch.tensor(flags).view(ids.shape)
+    found = adapt_model_inputs(batch, eligible)
+    attention = found.get("attention_document_ids", ids)
+    assert attention.dtype == torch.int64
+    assert attention is not ids
+    assert listed(attention) == [
+        [number if keep else 0 for number, keep in zip(numbers, row, strict=True)]
+        for numbers, row in zip(rows_of(ids), listed(eligible), strict=True)
+    ]
+    joined = enable_xdoc_attention(found, _IDS)
+    assert listed(joined["position_ids"]) == oracle.joined_positions(rows_of(ids), [oracle.positions(rows_of(ids))])[0]
+
+
+@given(batch=training_batches())
+def test_physical_contracts_take_joined_documents_only_without_holes(batch: TrainingBatch[Tensor]) -> None:
+    adapted = adapt_model_inputs(batch)
+    joined = [[int(number > 0) for number in row] for row in rows_of(_structural(batch))]
+    if not oracle.holes(joined):
+        enable_xdoc_attention(adapted, _FLASH)
+        return
+    before = dict(adapted)
+    with pytest.raises(DocumentIdsError, match="attention_document_ids"):
+        enable_xdoc_attention(adapted, _FLASH)
+    assert dict(adapted) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32])
+def test_narrow_positions_do_not_wrap_when_shifted(dtype: torch.dtype) -> None:
+    ids = torch.arange(1, 5).repeat_interleave(100)[None]
+    batch: TrainingBatch[Tensor] = {
+        "input_ids": ids,
+        "labels": ids,
+        "position_ids": build_position_ids(ids).to(dtype),
+        "padding_mask": ids == 0,
+        "document_ids": ids,
+    }
+    found = enable_xdoc_attention(adapt_model_inputs(batch), _IDS)
+    assert listed(found["position_ids"]) == [list(range(400))]
+
+
+def _batch() -> TrainingBatch[Tensor]:
+    ids = torch.tensor([[1, 1, 2, 2, 0]])
+    return {
+        "input_ids": ids,
+        "labels": ids,
+        "position_ids": torch.tensor([[0, 1, 0, 1, 0]]),
+        "padding_mask": ids == 0,
+        "document_ids": ids,
+    }
+
+
+def test_documents_are_joined_once() -> None:
+    batch = enable_xdoc_attention(adapt_model_inputs(_batch()), _IDS)
+    before = dict(batch)
+    with pytest.raises(BatchError, match="joined already"):
+        enable_xdoc_attention(batch, _IDS)
+    assert dict(batch) == before
+
+
+def test_negative_coordinates_are_refused() -> None:
+    batch = adapt_model_inputs(_batch())
+    batch["position_ids"] = torch.tensor([[[0, 1, 0, 1, 0]], [[0, 1, -1, 0, 0]]])
+    with pytest.raises(BatchError, match="negative coordinate"):
+        enable_xdoc_attention(batch, _IDS)
+    batch["position_ids"] = torch.tensor([[0, 1, 0, 1, -1]])  # at padding they mean nothing
+    assert listed(enable_xdoc_attention(batch, _IDS)["position_ids"]) == [[0, 1, 2, 3, -1]]
+
+
+def test_joining_needs_the_attention_ids() -> None:
+    with pytest.raises(BatchError, match="adapt_model_inputs"):
+        enable_xdoc_attention(_batch(), _IDS)
+    with pytest.raises(CapabilitiesError):
+        enable_xdoc_attention(adapt_model_inputs(_batch()), PackingCapabilities("flash"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("eligibility", "kind"),
+    [
+        (torch.ones(1, 5, dtype=torch.int64), "dtype"),
+        (torch.ones(1, 4, dtype=torch.bool), "shape"),
+        (torch.ones(1, 5, dtype=torch.bool, device="meta"), "device"),
+        ([[True] * 5], "dtype"),
+    ],
+)
+def test_eligibility_that_does_not_fit_is_refused(eligibility: Tensor, kind: str) -> None:
+    batch = _batch()
+    before = dict(batch)
+    with pytest.raises(BatchError) as caught:
+        adapt_model_inputs(batch, eligibility)
+    assert (caught.value.problems[0].field, caught.value.problems[0].kind) == ("attention_eligibility", kind)
+    assert dict(batch) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"document_ids": None}, BatchError),
+        ({"document_ids": [[1, 1, 2, 2, 0]]}, BatchError),
+        ({"document_ids": torch.tensor([[1, 2, 1, 2, 0]])}, DocumentIdsError),
+        ({"document_ids": torch.tensor([[1, 1, 2, 2, 0]]) > 0}, PackingError),
+        ({"document_ids": torch.tensor([1, 1, 2, 2, 0])}, PackingError),
+        ({"position_ids": torch.tensor([[0, 1, 0, 0, 0]])}, EncodingError),
+        ({"position_ids": torch.tensor([[0, 1, 0, 1]])}, BatchError),
+        ({"padding_mask": torch.zeros(1, 5, dtype=torch.bool)}, EncodingError),
+        ({"padding_mask": torch.tensor([[0, 0, 0, 0, 1]])}, BatchError),
+    ],
+)
+def test_a_batch_that_is_refused_stays_as_it_came(changes: dict[str, object], error: type[Exception]) -> None:
+    batch = _batch()
+    batch.update(changes)  # type: ignore[typeddict-item]  # pyright: ignore[reportArgumentType,reportCallIssue]
+    before = dict(batch)
+    with pytest.raises(error):
+        adapt_model_inputs(batch)
+    assert dict(batch) == before
+    with pytest.raises(BatchError, match="mapping"):
+        adapt_model_inputs(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

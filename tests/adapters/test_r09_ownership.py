@@ -1,0 +1,123 @@
+"""Rule 9: entries of a mapping are replaced, no tensor that came in is written to, results lie with the ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neatpack.adapters import (
+    adapt_model_inputs,
+    apply_packing_contract,
+    build_block_causal_mask,
+    build_packed_sequence_metadata,
+    build_position_ids,
+    canonical_document_ids,
+    check_agreement,
+    enable_xdoc_attention,
+    flash_varlen_kwargs,
+    flatten_packed_sequence_metadata,
+    get_seqlens_in_batch,
+    get_unpad_data,
+    is_indexed_packed_mask,
+    mask_labels,
+    scan_segments,
+    unpack,
+)
+from neatpack.adapters.strategies import document_ids, training_batches
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.capabilities import PACKED_MASK_TYPES, PackedMaskType, PackingCapabilities
+from tests.adapters.host_reads import host_reads
+from tests.adapters.properties import holds_for
+
+_DERIVE: Final[Mapping[str, Callable[[Tensor], object]]] = {
+    "scan_segments": scan_segments,
+    "canonical_document_ids": canonical_document_ids,
+    "build_position_ids": build_position_ids,
+    "build_block_causal_mask": build_block_causal_mask,
+    "build_packed_sequence_metadata": lambda ids: build_packed_sequence_metadata(ids, allow_empty=True),
+    "get_seqlens_in_batch": get_seqlens_in_batch,
+    "flash_varlen_kwargs": flash_varlen_kwargs,
+    "is_indexed_packed_mask": is_indexed_packed_mask,
+    "mask_labels": lambda ids: mask_labels(ids.to(torch.int64), ids, "model"),
+    "check_agreement": lambda ids: check_agreement(ids, {"padding_mask": ids == 0}),
+    "unpack": lambda ids: unpack(torch.zeros(*ids.shape, 2), ids),
+}
+
+
+@holds_for(ids=document_ids(), name=st.sampled_from(sorted(_DERIVE)))
+def test_no_derivation_writes_to_the_ids(ids: Tensor, name: str) -> None:
+    before, version = ids.clone(), ids._version
+    _DERIVE[name](ids)
+    assert torch.equal(before, ids)
+    assert ids._version == version
+
+
+@holds_for(batch=training_batches(axes=(0, 3)), mask_type=st.sampled_from(PACKED_MASK_TYPES), xdoc=st.booleans())
+def test_no_tensor_of_a_batch_is_written_to(
+    batch: TrainingBatch[Tensor], mask_type: PackedMaskType, xdoc: bool
+) -> None:
+    contract = PackingCapabilities(mask_type, True, return_document_ids=True)
+    came = [value for value in batch.values() if isinstance(value, Tensor)]
+    before = [value.clone() for value in came]
+    adapt_model_inputs(batch)
+    if xdoc and mask_type != "flash_varlen":
+        enable_xdoc_attention(batch, contract)
+    apply_packing_contract(batch, contract, flat=mask_type != "flash_varlen" or not xdoc)
+    for value, kept in zip(came, before, strict=True):
+        assert torch.equal(value, kept)
+        assert value._version == 0 or value.equal(kept)
+
+
+@holds_for(ids=document_ids())
+def test_results_share_no_memory_with_the_ids(ids: Tensor) -> None:
+    before = ids.clone()
+    for found in (canonical_document_ids(ids), build_position_ids(ids), mask_labels(ids.long(), ids, "model")):
+        found.fill_(7)
+    assert torch.equal(before, ids)
+
+
+@pytest.mark.parametrize("name", sorted(_DERIVE))
+def test_a_derivation_waits_for_a_device_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.arange(1, 9).repeat_interleave(4).view(4, 8)
+    with host_reads(monkeypatch) as counted:
+        _DERIVE[name](ids)
+    assert counted.total <= 1
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+def test_a_whole_batch_waits_for_a_device_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.arange(1, 9).repeat_interleave(4).expand(rows, 32)
+    batch: TrainingBatch[Tensor] = {
+        "input_ids": ids,
+        "labels": ids,
+        "position_ids": build_position_ids(ids),
+        "padding_mask": ids == 0,
+        "document_ids": ids,
+        "attention_document_ids": ids.clone(),
+    }
+    contract = PackingCapabilities("flash_varlen", True, return_document_ids=True)
+    with host_reads(monkeypatch) as counted:
+        apply_packing_contract(batch, contract, flat=True)
+    assert counted.total == 1
+
+
+def test_segments_stand_for_the_ids_without_another_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = scan_segments(torch.tensor([[1, 1, 2, 0], [3, 3, 3, 3]]))
+    with host_reads(monkeypatch) as counted:
+        for derive in (build_packed_sequence_metadata, get_unpad_data, flash_varlen_kwargs, build_position_ids):
+            derive(segments)
+        build_block_causal_mask(segments, torch.float32, window=2)
+        canonical_document_ids(segments)
+    assert counted.total == 0
+
+
+def test_flattening_waits_for_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = build_packed_sequence_metadata(torch.tensor([[1, 1, 2, 0], [3, 3, 3, 3]]))
+    with host_reads(monkeypatch) as counted:
+        flatten_packed_sequence_metadata(metadata["packed_token_indices"], metadata["cu_seqlens"], 2, 4)
+    assert counted.total == 1

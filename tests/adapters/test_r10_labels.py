@@ -1,0 +1,148 @@
+"""Rule 10: no target crosses a boundary of the attention ids, whoever shifted the labels."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neatpack.adapters import adapt_model_inputs, apply_packing_contract, count_valid_targets, mask_labels
+from neatpack.adapters.strategies import attention_document_ids, training_batches
+from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.errors import DocumentIdsError, EncodingError
+from tests.adapters import oracle
+from tests.adapters.properties import holds_for, listed, rows_of
+
+_SHIFTS = st.sampled_from(LABEL_SHIFTS)
+
+
+def _expected(
+    labels: list[list[int]],
+    attention: list[list[int]],
+    structural: list[list[int]],
+    shift: LabelShift,
+    inside: bool = False,
+) -> list[list[int]]:
+    return [
+        [
+            label if oracle.kept_label(attention, structural, row, place, shift, inside) else -100
+            for place, label in enumerate(numbers)
+        ]
+        for row, numbers in enumerate(labels)
+    ]
+
+
+@holds_for(ids=attention_document_ids(), shift=_SHIFTS)
+def test_no_target_crosses_a_boundary(ids: Tensor, shift: LabelShift) -> None:
+    rows = rows_of(ids)
+    # Without structural ids, zeros between two tokens of a document are known to belong to it.
+    structural = [
+        [
+            next((number for number in rows[row][place:] if number), 0)
+            if (row, place) in oracle.holes(rows)
+            else number
+            for place, number in enumerate(numbers)
+        ]
+        for row, numbers in enumerate(rows)
+    ]
+    labels = torch.arange(ids.numel()).view(ids.shape)
+    assert listed(mask_labels(labels, ids, shift)) == _expected(listed(labels), rows, structural, shift)
+
+
+@holds_for(batch=training_batches(), shift=_SHIFTS, joined=st.booleans(), inside=st.booleans(), data=st.data())
+def test_policy_decides_which_targets_stay(
+    batch: TrainingBatch[Tensor], shift: LabelShift, joined: bool, inside: bool, data: st.DataObject
+) -> None:
+    structural = batch.get("document_ids", batch["input_ids"])
+    flags = data.draw(st.lists(st.booleans(), min_size=structural.numel(), max_size=structural.numel()))
+    attention = structural.masked_fill(torch.tensor(flags).view(structural.shape), 0)
+    if joined:
+        attention = (attention > 0).long()
+    batch["attention_document_ids"] = attention
+    labels = torch.arange(structural.numel()).view(structural.shape)
+    batch["labels"] = labels
+    batch["position_ids"] = torch.arange(structural.shape[1]).expand(structural.shape)
+    found = apply_packing_contract(
+        batch, PackingCapabilities("document_ids"), label_shift=shift, inside_documents=inside
+    )
+    expected = _expected(listed(labels), rows_of(attention), rows_of(structural), shift, inside)
+    assert listed(found["labels"]) == expected
+    valid = sum(label != -100 for row in expected for label in row)
+    assert int(count_valid_targets(found["labels"])) == valid
+
+
+@holds_for(ids=attention_document_ids(), stream=st.booleans())
+def test_the_same_pairs_are_trained_whoever_shifts(ids: Tensor, stream: bool) -> None:
+    tokens = torch.arange(ids.numel()).view(ids.shape) + 1
+    unshifted = mask_labels(tokens, ids, "model")
+    shifted = mask_labels(tokens.roll(-1, 1), ids, "stream" if stream else "document")
+    if not stream:  # only documents that were shifted on their own have a last target of their own
+        shifted = shifted.where(shifted != tokens.roll(-1, 1), mask_labels(tokens.roll(-1, 1), ids, "stream"))
+    assert torch.equal(unshifted[:, 1:], shifted[:, :-1])
+    assert bool((unshifted[:, 0] == -100).all() & (shifted[:, -1] == -100).all())
+
+
+def test_labels_of_every_shift() -> None:
+    ids = torch.tensor([[1, 1, 1, 2, 2, 0]])
+    assert listed(mask_labels(torch.tensor([[10, 11, 12, 20, 21, 0]]), ids, "model")) == [
+        [-100, 11, 12, -100, 21, -100]
+    ]
+    labels = torch.tensor([[11, 12, 20, 21, 30, 0]])
+    assert listed(mask_labels(labels, ids, "stream")) == [[11, 12, -100, 21, -100, -100]]
+    assert listed(mask_labels(labels, ids, "document")) == [[11, 12, 20, 21, 30, -100]]
+
+
+def test_a_target_that_is_no_target_stays_none_and_dtypes_stay() -> None:
+    labels = torch.tensor([[-100, 5, -100]], dtype=torch.int32)
+    found = mask_labels(labels, torch.tensor([[1, 1, 1]]), "model")
+    assert found.dtype == torch.int32
+    assert listed(found) == [[-100, 5, -100]]
+
+
+def test_a_trailing_excluded_token_is_known_from_the_structural_ids() -> None:
+    structural, attention = torch.tensor([[1, 1, 1]]), torch.tensor([[1, 1, 0]])
+    labels = torch.tensor([[5, 6, 7]])
+    assert listed(mask_labels(labels, attention, "document")) == [[5, 6, -100]]
+    assert listed(mask_labels(labels, attention, "document", document_ids=structural)) == [[5, -100, -100]]
+
+
+def test_eligibility_reaches_the_labels() -> None:
+    ids = torch.tensor([[1, 1, 1, 1]])
+    batch: TrainingBatch[Tensor] = {
+        "input_ids": ids,
+        "labels": torch.tensor([[4, 5, 6, 7]]),
+        "position_ids": torch.arange(4)[None],
+        "padding_mask": ids == 0,
+        "document_ids": ids,
+    }
+    adapt_model_inputs(batch, torch.tensor([[True, False, True, True]]))
+    found = apply_packing_contract(batch, PackingCapabilities("block_causal"))
+    assert listed(found["labels"]) == [[-100, -100, -100, 7]]
+    assert listed(found["padding_mask"]) == [[False] * 4]
+
+
+@pytest.mark.parametrize(
+    ("labels", "shift", "field"),
+    [
+        (torch.zeros(1, 3), "model", "labels"),
+        (torch.zeros(1, 4, dtype=torch.int64), "model", "labels"),
+        (torch.zeros(3, dtype=torch.int64), "model", "labels"),
+        (torch.zeros(1, 3, dtype=torch.bool), "model", "labels"),
+        ([[0, 0, 0]], "model", "labels"),
+        (torch.zeros(1, 3, dtype=torch.int64), "data", "label_shift"),
+        (torch.zeros(1, 3, dtype=torch.int64), None, "label_shift"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(labels: Tensor, shift: str, field: str) -> None:
+    with pytest.raises(EncodingError) as caught:
+        mask_labels(labels, torch.tensor([[1, 1, 2]]), cast("LabelShift", shift))
+    assert field in [problem.field for problem in caught.value.problems]
+
+
+def test_ids_of_labels_are_checked() -> None:
+    with pytest.raises(DocumentIdsError, match="attention_document_ids"):
+        mask_labels(torch.zeros(1, 3, dtype=torch.int64), torch.tensor([[1, 2, 1]]), "model")

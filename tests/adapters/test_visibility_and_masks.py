@@ -1,0 +1,103 @@
+"""Who sees whom, against an oracle that decides pair by pair, and through torch's own attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from neatpack.adapters import block_causal_mask_bytes, build_block_causal_mask, sees, visible_squares
+from neatpack.adapters.segments import scan_segments
+from neatpack.adapters.strategies import attention_document_ids
+from neatpack.contracts.errors import EncodingError
+from tests.adapters import oracle
+from tests.adapters.properties import holds_for, listed, rows_of
+
+_WINDOWS = st.none() | st.integers(1, 6)
+_FLOATS = st.sampled_from((torch.float32, torch.float16, torch.bfloat16, torch.float64))
+
+
+def _expected(rows: list[list[int]], window: int | None) -> list[list[list[list[bool]]]]:
+    places = range(len(rows[0]))
+    return [
+        [[[oracle.visible(rows, row, query, key, window) for key in places] for query in places]]
+        for row in range(len(rows))
+    ]
+
+
+@holds_for(ids=attention_document_ids(max_batch=3, max_sequence=12), window=_WINDOWS)
+def test_the_mask_shows_each_document_so_far(ids: Tensor, window: int | None) -> None:
+    mask = build_block_causal_mask(ids, window=window)
+    assert mask.dtype == torch.bool
+    assert listed(mask) == _expected(rows_of(ids), window)
+
+
+@holds_for(ids=attention_document_ids(max_batch=3, max_sequence=12), window=_WINDOWS)
+def test_seeing_pair_by_pair_is_the_mask(ids: Tensor, window: int | None) -> None:
+    wide, places = ids.to(torch.int64), torch.arange(ids.shape[1])
+    found = sees(wide[:, :, None], wide[:, None, :], places[:, None], places[None, :], window=window)
+    assert listed(found[:, None]) == _expected(rows_of(ids), window)
+
+
+@holds_for(ids=attention_document_ids(), dtype=_FLOATS, window=_WINDOWS)
+def test_an_additive_mask_says_the_same(ids: Tensor, dtype: torch.dtype, window: int | None) -> None:
+    allowed, added = build_block_causal_mask(ids, window=window), build_block_causal_mask(ids, dtype, window)
+    assert added.dtype == dtype
+    assert torch.equal(added == 0, allowed)
+    assert bool((added[~allowed] == torch.finfo(dtype).min).all())
+
+
+@holds_for(ids=attention_document_ids())
+def test_nothing_is_seen_outside_the_squares_but_the_diagonal(ids: Tensor) -> None:
+    outside = build_block_causal_mask(ids)[:, 0].clone()
+    for square in visible_squares(scan_segments(ids)):
+        outside[square.row, square.start : square.stop, square.start : square.stop] = False
+    outside.diagonal(dim1=-2, dim2=-1).fill_(False)
+    assert not bool(outside.any())
+
+
+@given(ids=attention_document_ids(max_batch=2, max_sequence=10), additive=st.booleans(), seed=st.integers(0, 99))
+def test_attention_with_the_mask_is_finite_and_isolated(ids: Tensor, additive: bool, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    batch, sequence = ids.shape
+    query, key, value = torch.randn(3, batch, 1, sequence, 4, generator=generator).requires_grad_().unbind()
+    mask = build_block_causal_mask(ids, torch.float32 if additive else torch.bool)
+    found = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    assert bool(found.isfinite().all())
+    for row, _, places in oracle.documents(rows_of(ids)):
+        alone = scaled_dot_product_attention(
+            query[row, :, places], key[row, :, places], value[row, :, places], is_causal=True
+        )
+        assert torch.allclose(found[row, :, places], alone, atol=1e-5)
+    (gradient,) = torch.autograd.grad(found.sum(), value)
+    assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.0, True, "2"])
+def test_a_window_counts_at_least_the_token_itself(window: int) -> None:
+    with pytest.raises(EncodingError, match="window"):
+        build_block_causal_mask(torch.ones(1, 3, dtype=torch.int64), window=window)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.complex64])
+def test_a_mask_is_bool_or_floating(dtype: torch.dtype) -> None:
+    with pytest.raises(EncodingError, match="no mask dtype"):
+        build_block_causal_mask(torch.ones(1, 3, dtype=torch.int64), dtype)
+
+
+def test_the_size_is_known_before_anything_is_built() -> None:
+    assert block_causal_mask_bytes(1, 96000) == 9216000000
+    assert block_causal_mask_bytes(1, 8, torch.bfloat16) == 128
+    with pytest.raises(EncodingError, match="hf_flash"):
+        build_block_causal_mask(torch.ones(1, 96000, dtype=torch.int64))
+    with pytest.raises(EncodingError, match="at most 8 are allowed"):
+        build_block_causal_mask(torch.ones(1, 3, dtype=torch.int64), max_bytes=8)
+
+
+def test_the_mask_has_no_other_memory_than_its_own() -> None:
+    mask = build_block_causal_mask(torch.ones(2, 3, dtype=torch.int64))
+    assert mask.is_contiguous()
+    assert mask.untyped_storage().nbytes() == 18

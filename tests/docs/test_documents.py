@@ -6,9 +6,14 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+import neatpack
+from neatpack import TrainingBatch, adapters, kernels_bridge
+from neatpack.kernels_bridge.audit.paths import PATHS
+from neatpack.kernels_bridge.audit.report import Kind
 from tests.docs.markdown import DOCUMENTS, Block, blocks_of, commands_of
 from tests.environments import REPOSITORY, run
 from tests.packaging.test_checkers import CHECKERS
@@ -16,6 +21,16 @@ from tests.packaging.test_checkers import CHECKERS
 LANGUAGES = {"python", "bash", "text", "toml"}
 README = REPOSITORY / "README.md"
 SOURCES = {"PYTHONPATH": str(REPOSITORY / "src")}
+
+KNOWN_WORDS = {
+    *(path.name for path in PATHS),
+    *get_args(Kind),
+    *neatpack.PACKED_MASK_TYPES,
+    *kernels_bridge.consumer_names(),
+    *TrainingBatch.__annotations__,
+    "schema_version",
+}
+"""What the documents name beside public functions: paths, kinds, mask types, consumers, and fields of a batch."""
 
 EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -88,3 +103,20 @@ def test_bash_blocks_hold_commands_that_are_run(document: Path) -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text())
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+@EVERY_DOCUMENT
+def test_files_that_are_named_exist(document: Path) -> None:
+    named = re.findall(r"`((?:tests|docs|src|contracts|adapters|kernels_bridge|\.ci)/[^`]*)`", document.read_text())
+    assert [path for path in named if not (REPOSITORY / path).exists()] == []
+
+
+@EVERY_DOCUMENT
+def test_functions_that_are_named_exist(document: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)(?:\([^`]*\))?`", prose))
+    assert named - KNOWN_WORDS - public_names() == set()
+
+
+def public_names() -> set[str]:
+    return {*neatpack.__all__, *adapters.__all__, *kernels_bridge.__all__}

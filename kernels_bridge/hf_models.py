@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from neatpack.adapters.positions import build_position_ids
+from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities
 from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.contracts.kernels import Accepted, Decision, Rejected
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import attention_is_not_enough
@@ -17,24 +19,33 @@ from neatpack.kernels_bridge.models import (
     forward_arguments,
     text_config,
 )
+from neatpack.kernels_bridge.neat_metadata import NEEDED, metadata_arguments
 
 
-def reason_against(model: nn.Module, consumer: str) -> str | None:
-    """Say why attention functions cannot be bound to a model, or would not be enough; None where they can be.
+def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMaskType) -> Decision:
+    """Decide for a consumer of Hugging Face models, as far as all of them decide alike.
 
     Args:
         model: an unwrapped module.
         consumer: who asks.
+        mask_type: what it takes.
     """
-    if declared_mask_type(model) is not None or declared_flag(model, "requires_packed_sequence_metadata"):
-        return "it declares itself how it learns the boundaries: use the consumer 'declared'"
+    own_type = declared_mask_type(model)
+    if own_type is not None and (own_type != mask_type or mask_type == "document_ids"):
+        return Rejected(f"it declares that it takes {own_type!r} itself")
     if not interface_modules(model):
-        return "it has no layer that dispatches attention through Transformers' attention interface"
-    return attention_is_not_enough(model) or _not_causal(model) or _shared_with_another(model, consumer)
+        return Rejected("it has no layer that dispatches attention through Transformers' attention interface")
+    metadata = declared_flag(model, "requires_packed_sequence_metadata")
+    reason = _not_causal(model) or _shared_with_another(model, consumer)
+    if metadata and not set(NEEDED).issubset(forward_arguments(model) or ()):
+        reason = f"it requires packed sequence metadata, but its forward does not name {', '.join(NEEDED)}"
+    elif not metadata:
+        reason = attention_is_not_enough(model) or reason
+    return Accepted(PackingCapabilities(mask_type, metadata)) if reason is None else Rejected(reason)
 
 
 def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
-    """Give what every Hugging Face model gets: no mask, no cache, and positions if none came.
+    """Give what every Hugging Face model gets: no mask, no cache, positions if none came, metadata if it needs them.
 
     Raises:
         EncodingError: the call continues a cache, in which packed rows cannot be told apart.
@@ -42,7 +53,7 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
     if call.arguments.get("past_key_values") is not None:
         remedy = "Leave past_key_values out: a packed row is whole."
         raise EncodingError(Problem("past_key_values", "packed rows take no cache", "unsupported", remedy=remedy))
-    arguments: dict[str, object] = {"attention_mask": None}
+    arguments: dict[str, object] = {"attention_mask": None, **metadata_arguments(model, call)}
     if "use_cache" in (forward_arguments(model) or ()):
         arguments["use_cache"] = False
     if call.arguments.get("position_ids") is None:

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from neatpack.adapters.masks import build_block_causal_mask
-from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
+from neatpack.contracts.kernels import Attachment, Decision, Rejected
 from neatpack.kernels_bridge.calls import note_call
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import FULL, SLIDING, layer_types, sliding_window
 from neatpack.kernels_bridge.hf_attention import attach_function, inner_function, missing_boundaries
-from neatpack.kernels_bridge.hf_models import common_arguments, reason_against
+from neatpack.kernels_bridge.hf_models import capabilities_or_reason, common_arguments
 from neatpack.kernels_bridge.models import hf_implementation, text_config
 
 _MAPPING: Final = "causal_mask_mapping"
@@ -37,16 +36,14 @@ class BlockCausalConsumer:
     def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
         """Accept a Hugging Face model to which each kind of layer can be given its own mask."""
         del attn_implementation
-        reason = reason_against(model, self.name)
-        if reason is not None:
-            return Rejected(reason)
         implementation = hf_implementation(model)
-        if implementation not in ("eager", "sdpa"):
+        if implementation is not None and implementation not in ("eager", "sdpa"):
             return Rejected(f"it runs with {implementation!r}, which takes no dense masks")
-        kinds = _mask_kinds(model)
+        decision = capabilities_or_reason(model, self.name, "block_causal")
+        kinds = () if isinstance(decision, Rejected) else _mask_kinds(model)
         if len(kinds) > 1 and _MAPPING not in _forward_words(model):
             return Rejected(f"its layers are of the types {', '.join(kinds)}, but its forward takes one mask for all")
-        return Accepted(PackingCapabilities("block_causal"))
+        return decision
 
     def attach(self, model: nn.Module) -> Attachment:
         """Set `attend` before the model's attention function."""

@@ -10,16 +10,19 @@ from typing import Final
 
 from torch import nn
 
-from neatpack.adapters.gathered import build_packed_sequence_metadata, gathered_flat
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.positions import build_position_ids
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities
-from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, METADATA_FIELDS, PackedCall
+from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, PackedCall
 from neatpack.kernels_bridge.hf_attention import interface_modules
-from neatpack.kernels_bridge.models import declared_flag, declared_mask_type, forward_arguments
+from neatpack.kernels_bridge.models import NATIVE_FA4, declared_mask_type, forward_arguments
+from neatpack.kernels_bridge.neat_metadata import NEEDED, metadata_arguments
+
+_OWN: Final = "document_ids"
+"""What a model declares whose attention is its own; the other types say what Transformers' attention is given."""
 
 
 class DeclaredConsumer:
@@ -29,9 +32,8 @@ class DeclaredConsumer:
 
     def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
         """Accept a model that declares what it takes, or a custom one that names the default, a 4-D mask."""
-        declares = declared_mask_type(model) is not None or declared_flag(model, "requires_packed_sequence_metadata")
-        if interface_modules(model) and not declares:
-            return Rejected("it declares nothing, and its attention is dispatched by its Hugging Face config")
+        if interface_modules(model) and attn_implementation != NATIVE_FA4 and declared_mask_type(model) != _OWN:
+            return Rejected(f"its attention is dispatched by its Hugging Face config, and it does not declare {_OWN!r}")
         capabilities = get_packing_capabilities(attn_implementation, model)
         reason = _reason_against(model, capabilities)
         return Accepted(capabilities) if reason is None else Rejected(reason)
@@ -48,9 +50,7 @@ class DeclaredConsumer:
         if DOCUMENT_IDS in names:
             arguments[DOCUMENT_IDS] = call.document_ids
         arguments.update(_mask_arguments(names, call))
-        if call.capabilities.requires_packed_sequence_metadata and names.intersection(METADATA_FIELDS):
-            metadata = _metadata(call)
-            arguments.update({name: metadata[name] for name in METADATA_FIELDS if name in names})
+        arguments.update(metadata_arguments(model, call))
         if "position_ids" in names and call.arguments.get("position_ids") is None:
             arguments["position_ids"] = build_position_ids(call.structural)
         return arguments
@@ -85,24 +85,14 @@ def _mask_arguments(names: set[str], call: PackedCall) -> dict[str, object]:
     return {} if DOCUMENT_IDS in names else {ATTENTION_MASK: call.document_ids}
 
 
-def _metadata(call: PackedCall) -> dict[str, object]:
-    """NEAT metadata: one stream for native FlashAttention-4, and batch-major for everyone else."""
-    if call.capabilities.uses_native_fa4:
-        flat = gathered_flat(call.segments)
-        return dict(zip(METADATA_FIELDS, (flat.token_indices, flat.cu_seqlens, flat.max_seqlen), strict=True))
-    return dict(build_packed_sequence_metadata(call.segments, allow_empty=True))
-
-
 def _reason_against(model: nn.Module, capabilities: PackingCapabilities) -> str | None:
     names = forward_arguments(model)
     if names is None:
         return f"the signature of {type(model).__name__}.forward cannot be read"
-    needed: list[tuple[str, ...]] = (
-        [("packed_token_indices", "cu_seqlens")] if capabilities.requires_packed_sequence_metadata else []
-    )
-    if not needed or (declared_mask_type(model) is not None and not capabilities.uses_native_fa4):
-        needed.append(_mask_names(names, capabilities))
-    missing = [name for group in needed for name in group if name not in names]
+    needed = NEEDED if capabilities.requires_packed_sequence_metadata else ()
+    if not capabilities.uses_native_fa4:
+        needed += _mask_names(names, capabilities)
+    missing = [name for name in needed if name not in names]
     if not missing:
         return None
     spelled = ", ".join(f"`{name}`" for name in missing)

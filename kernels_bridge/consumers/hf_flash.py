@@ -14,13 +14,12 @@ from typing import Final
 from torch import Tensor, nn
 
 from neatpack.adapters.physical import flash_varlen_kwargs
-from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import ModelError, Problem
-from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
+from neatpack.contracts.kernels import Attachment, Decision, Rejected
 from neatpack.kernels_bridge.calls import note_call
 from neatpack.kernels_bridge.entry import FLASH_FIELDS, PackedCall
 from neatpack.kernels_bridge.hf_attention import attach_function, inner_function, missing_boundaries
-from neatpack.kernels_bridge.hf_models import common_arguments, reason_against
+from neatpack.kernels_bridge.hf_models import capabilities_or_reason, common_arguments
 from neatpack.kernels_bridge.models import hf_implementation, is_flash
 
 
@@ -32,13 +31,10 @@ class HFFlashConsumer:
     def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
         """Accept a Hugging Face model that really runs flash attention, whatever was asked for."""
         del attn_implementation
-        reason = reason_against(model, self.name)
-        if reason is not None:
-            return Rejected(reason)
-        implementation = hf_implementation(model) or "none"
-        if not is_flash(implementation):
+        implementation = hf_implementation(model)
+        if implementation is not None and not is_flash(implementation):
             return Rejected(f"it runs with {implementation!r}, which takes no flash varlen kwargs")
-        return Accepted(PackingCapabilities("flash_varlen"))
+        return capabilities_or_reason(model, self.name, "flash_varlen")
 
     def attach(self, model: nn.Module) -> Attachment:
         """Set `attend` before the model's flash function."""

@@ -8,14 +8,13 @@ from typing import Final
 from torch import Tensor, nn
 
 from neatpack.adapters.physical import flash_varlen_kwargs
-from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import ModelError, Problem
-from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
+from neatpack.contracts.kernels import Attachment, Decision
 from neatpack.kernels_bridge.calls import note_call
 from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.hf_attention import attach_function, missing_boundaries
-from neatpack.kernels_bridge.hf_models import common_arguments, reason_against
+from neatpack.kernels_bridge.hf_models import capabilities_or_reason, common_arguments
 from neatpack.kernels_bridge.reference import varlen_attention
 
 
@@ -27,8 +26,7 @@ class ReferenceConsumer:
     def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
         """Accept a Hugging Face model whose documents attention boundaries keep apart."""
         del attn_implementation
-        reason = reason_against(model, self.name)
-        return Accepted(PackingCapabilities("document_ids")) if reason is None else Rejected(reason)
+        return capabilities_or_reason(model, self.name, "document_ids")
 
     def attach(self, model: nn.Module) -> Attachment:
         """Set `attend` as the model's attention function."""

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from torch import nn
+
+from neatpack.contracts import (
+    CapabilitiesError,
+    ConsumerError,
+    ModelError,
+    ModelTypeError,
+    PackingCapabilities,
+    PackingError,
+)
+from neatpack.kernels_bridge import (
+    configure_packing,
+    get_binding,
+    get_packing_capabilities,
+    validate_flash_packing_support,
+)
+from tests.kernels_bridge.packed import tiny
+from tests.kernels_bridge.toys import Dense, Flash, Ids, NativeFA4, Recurrent, Swallows
+
+
+@pytest.mark.parametrize(
+    ("attention", "model", "expected"),
+    [
+        ("fa4", NativeFA4(), PackingCapabilities("document_ids", True, True)),
+        ("flash_attention_2", None, PackingCapabilities("flash_varlen")),
+        ("flash_attention_3", Flash(), PackingCapabilities("flash_varlen")),
+        ("flash_attention_4", Recurrent(), PackingCapabilities("flash_varlen", True)),
+        ("kernels-community/flash-attn2", None, PackingCapabilities("flash_varlen")),
+        ("sdpa", None, PackingCapabilities("block_causal")),
+        ("eager", Ids(), PackingCapabilities("document_ids")),
+        ("te", Recurrent(), PackingCapabilities("block_causal", True)),
+        ("sdpa", NativeFA4(), PackingCapabilities("block_causal", True)),
+        ("some-org/other-kernel", None, PackingCapabilities("block_causal")),
+        ("paged|eager", None, PackingCapabilities("block_causal")),
+    ],
+)
+def test_capabilities(attention: str, model: nn.Module | None, expected: PackingCapabilities) -> None:
+    tiny("llama")  # Transformers is there, with its registry
+    assert get_packing_capabilities(attention, model) == expected
+    if model is None:
+        assert configure_packing(attention) == expected
+
+
+@pytest.mark.parametrize("model", [None, Dense(), nn.Linear(2, 2)])
+def test_fa4_needs_a_model_that_calls_it(model: nn.Module | None) -> None:
+    with pytest.raises(CapabilitiesError, match="native FlashAttention-4") as caught:
+        configure_packing("fa4", model)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("flash_attention2", "flash_attention_2"), ("spda", "sdpa"), ("eagr", "eager"), ("", "te")],
+)
+@pytest.mark.parametrize("model", [None, Dense()])
+def test_a_misspelt_backend_is_refused(name: str, near: str, model: nn.Module | None) -> None:
+    with pytest.raises(CapabilitiesError) as caught:
+        configure_packing(name, model)
+    problem = caught.value.problems[0]
+    assert problem.field == "attn_implementation"
+    assert (near in problem.remedy) or not name
+
+
+def test_a_backend_that_is_no_name() -> None:
+    with pytest.raises(CapabilitiesError, match="attn_implementation"):
+        get_packing_capabilities(cast("str", None))
+
+
+def test_authors_name_their_own_backends_if_they_declare_what_they_take() -> None:
+    model: Any = Ids()
+    object.__setattr__(model, "backend", SimpleNamespace(attn="homemade"))
+    assert configure_packing("homemade", model).packed_mask_type == "document_ids"
+    bare: Any = nn.Linear(2, 2)
+    object.__setattr__(bare, "backend", SimpleNamespace(attn="homemade"))
+    with pytest.raises(CapabilitiesError, match="homemade"):
+        configure_packing("homemade", bare)
+
+
+def test_a_name_in_transformers_registry_is_known() -> None:
+    from transformers import AttentionInterface
+
+    interface = cast("Any", AttentionInterface)
+    with pytest.raises(CapabilitiesError):
+        get_packing_capabilities("homemade_attention")
+    interface.register("homemade_attention", lambda: None)
+    try:
+        assert get_packing_capabilities("homemade_attention") == PackingCapabilities("block_causal")
+    finally:
+        del interface._global_mapping["homemade_attention"]
+
+
+@pytest.mark.parametrize("model", [Ids(), Dense()])
+def test_flash_and_another_mask_type_contradict(model: nn.Module) -> None:
+    with pytest.raises(CapabilitiesError) as caught:
+        configure_packing("flash_attention_2", model)
+    assert cast("Any", model).packed_mask_type in str(caught.value)
+    assert "flash_varlen" in str(caught.value)
+    assert get_binding(model) is None
+
+
+def test_a_name_that_the_model_does_not_run_with_is_refused() -> None:
+    model = tiny("llama")
+    with pytest.raises(ModelError, match="runs with 'eager'"):
+        configure_packing("flash_attention_2", model)
+    cast("Any", model).config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ModelError, match="runs with 'flash_attention_2'"):
+        configure_packing("sdpa", model)
+
+
+def test_a_chosen_consumer_is_bound() -> None:
+    model = tiny("llama")
+    assert configure_packing("eager", model, consumer="reference") == PackingCapabilities("document_ids")
+    binding = get_binding(model)
+    assert binding is not None
+    assert (binding.consumer, binding.implementation) == ("reference", "eager")
+
+
+def test_a_consumer_without_a_model_or_a_name() -> None:
+    with pytest.raises(ConsumerError, match="no model"):
+        configure_packing("sdpa", consumer="reference")
+    with pytest.raises(ConsumerError, match="Did you mean 'block_causal'"):
+        configure_packing("sdpa", Dense(), consumer="blockcausal")
+
+
+def test_the_reasons_of_all_are_in_the_error() -> None:
+    with pytest.raises(ModelError) as caught:
+        configure_packing("sdpa", Swallows())
+    for name in ("declared", "hf_flash", "block_causal", "reference"):
+        assert f"{name}:" in str(caught.value)
+    assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.mark.parametrize("call", [configure_packing, get_packing_capabilities, validate_flash_packing_support])
+def test_no_module(call: Any) -> None:
+    with pytest.raises(ModelTypeError):
+        call("flash_attention_2", object())
+
+
+@pytest.mark.parametrize("model", [None, Flash(), Ids()])
+def test_flash_support(model: nn.Module | None) -> None:
+    validate_flash_packing_support()
+    validate_flash_packing_support("eager", nn.Linear(2, 2))
+    validate_flash_packing_support("flash_attention_2", model)
+    validate_flash_packing_support("flash_attention_2", tiny("llama"))
+
+
+@pytest.mark.parametrize("model", [Swallows(), nn.Linear(2, 2)])
+def test_no_flash_support(model: nn.Module) -> None:
+    with pytest.raises(RuntimeError, match="cu_seq_lens_q") as caught:
+        validate_flash_packing_support("flash_attention_2", model)
+    assert isinstance(caught.value, PackingError)
+
+
+def test_a_transformers_without_varlen_kwargs(monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers.modeling_flash_attention_utils as flash
+
+    def old(query_states: object, attention_mask: object) -> None: ...
+
+    monkeypatch.setattr(flash, "_flash_attention_forward", old)
+    with pytest.raises(ModelError, match="takes no cu_seq_lens_q"):
+        validate_flash_packing_support("flash_attention_2")
+    assert "transformers" in sys.modules

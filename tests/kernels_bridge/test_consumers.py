@@ -1,0 +1,307 @@
+"""Packed equals alone, through every consumer of Hugging Face models, and each planted fault is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neatpack.contracts import Attachment, BoundariesMissingError, Decision, EncodingError, ModelError
+from neatpack.kernels_bridge import PackedCall, configure_packing, get_binding, get_consumer, use_consumer
+from neatpack.kernels_bridge.registry import Consumer
+from tests.kernels_bridge.packed import IDS, TOKENS, alone, first_fault, gradients, logits, loss, tiny
+from tests.kernels_bridge.untyped import backward, ints
+
+# gemma2 mixes windowed and full layers, soft-caps and groups; mistral slides everywhere; gpt2 learns positions.
+MODELS: Final = ("llama", "gemma2", "gpt2", "mistral", "gpt_oss")
+BUILDS: Final = [
+    *(("reference", name, "eager") for name in MODELS),
+    *(("block_causal", name, "eager") for name in MODELS),
+    *(("reference", name, "sdpa") for name in ("llama", "gpt2")),
+    *(("block_causal", name, "sdpa") for name in ("llama", "gpt2", "mistral")),
+    *(("hf_flash", name, "flash_attention_2") for name in ("llama", "gemma2", "mistral")),
+]
+
+
+@pytest.fixture(autouse=True)
+def flash_kernel(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, object]]:
+    """Put the reference where Transformers looks for a flash kernel, and refuse its dense function."""
+    import transformers.modeling_flash_attention_utils as flash
+
+    from neatpack.kernels_bridge import varlen_attention
+
+    calls: list[Mapping[str, object]] = []
+
+    def varlen(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+    ) -> Tensor:
+        calls.append({"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q})
+        left, right = (None if limit < 0 else limit for limit in window_size)
+        return varlen_attention(
+            q,
+            k,
+            v,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k,
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=(left, right),
+            softcap=softcap,
+        )
+
+    def dense(*_args: object, **_options: object) -> None:
+        pytest.fail("the dense flash function was called: boundaries were lost")
+
+    def load(implementation: str, *_args: object, **_options: object) -> tuple[object, ...]:
+        assert implementation == "flash_attention_2"
+        utils = cast("Any", flash)
+        return dense, varlen, None, utils._pad_input, utils._unpad_input
+
+    monkeypatch.setattr(flash, "_lazy_imports", load)
+    monkeypatch.setattr(flash, "_loaded_implementation", None)
+    return calls
+
+
+def built(name: str, attention: str) -> tuple[nn.Module, list[Tensor]]:
+    """Build a model and run its documents alone. Flash attention cannot be asked for where there is no GPU."""
+    model = tiny(name, "eager" if attention.startswith("flash") else attention)
+    with torch.no_grad():
+        expected = alone(model)
+    if attention.startswith("flash"):
+        cast("Any", model).config._attn_implementation_internal = attention
+    return model, expected
+
+
+@pytest.mark.parametrize(("consumer", "name", "attention"), BUILDS)
+def test_packed_equals_alone(consumer: str, name: str, attention: str) -> None:
+    model, expected = built(name, attention)
+    capabilities = configure_packing(attention, model, consumer=consumer)
+    assert first_fault(model, expected) is None
+    binding = get_binding(model)
+    assert binding is not None
+    assert binding.calls == 2
+    assert binding.boundaries is not None
+    kind = {"reference": "document_ids", "block_causal": "block_causal", "hf_flash": "flash_varlen"}[consumer]
+    assert capabilities.packed_mask_type == kind
+
+
+@pytest.mark.parametrize(("consumer", "name", "attention"), BUILDS[::2])
+def test_gradients_equal_those_of_documents_alone(consumer: str, name: str, attention: str) -> None:
+    model, _ = built(name, attention)
+    internal = cast("Any", model).config
+    flash = attention.startswith("flash")
+    internal._attn_implementation_internal = "eager" if flash else attention
+    backward(torch.stack([output.square().sum() for output in alone(model)]).sum())
+    expected = gradients(model)
+    model.zero_grad()
+    internal._attn_implementation_internal = attention
+    configure_packing(attention, model, consumer=consumer)
+    backward(loss(model, _packed_seq_ids=IDS))
+    for parameter, gradient in gradients(model).items():
+        scale = float(expected[parameter].abs().max()) + 1e-6
+        assert float((gradient - expected[parameter]).abs().max()) < 1e-4 * scale, parameter
+
+
+@pytest.mark.parametrize("consumer", ["reference", "block_causal"])
+def test_no_gradient_crosses(consumer: str) -> None:
+    model = tiny("gemma2")
+    configure_packing("eager", model, consumer=consumer)
+    embeddings = cast("Any", model).get_input_embeddings()(TOKENS).detach().requires_grad_()
+    output = model(inputs_embeds=embeddings, _packed_seq_ids=IDS).logits
+    output[0][IDS[0] == 3].sum().backward()
+    others = embeddings.grad.abs().sum(-1)
+    assert others[0][IDS[0] == 3].min() > 0
+    others[0][IDS[0] == 3] = 0
+    assert others.max() == 0
+
+
+def test_flash_gets_int32_offsets_and_python_ints(flash_kernel: list[Mapping[str, object]]) -> None:
+    model, _ = built("llama", "flash_attention_2")
+    configure_packing("flash_attention_2", model)
+    logits(model, TOKENS, _packed_seq_ids=IDS)
+    offsets = cast("Tensor", flash_kernel[-1]["cu_seqlens_q"])
+    assert offsets.dtype == torch.int32
+    assert ints(offsets) == [0, 6, 7, 16, 21, 24, 34, 48]
+    assert type(flash_kernel[-1]["max_seqlen_q"]) is int
+    assert cast("Any", model).config._attn_implementation == "neatpack|hf_flash|flash_attention_2"
+
+
+class Faulty:
+    """A consumer that spoils what another one derives."""
+
+    def __init__(self, consumer: Consumer, fault: str) -> None:
+        self.inner, self.fault = consumer, fault
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
+        return self.inner.decide(model, attn_implementation)
+
+    def attach(self, model: nn.Module) -> Attachment:
+        return self.inner.attach(model)
+
+    def derive(self, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+        derived = dict(self.inner.derive(model, call))
+        return {**derived, **self._spoilt(derived)}
+
+    def _spoilt(self, derived: Mapping[str, Any]) -> dict[str, object]:
+        if self.fault == "positions of the row":
+            return {"position_ids": torch.arange(IDS.shape[1]).expand_as(IDS)}
+        if self.fault == "bool mask for eager":
+            return {"attention_mask": derived["attention_mask"] == 0}
+        if self.fault == "window lost":
+            return {"attention_mask": derived["attention_mask"]["full_attention"]}
+        offsets = derived["cu_seq_lens_q"].clone()
+        if self.fault == "off by one":
+            offsets[1] += 1
+        elif self.fault == "last document lost":
+            offsets = torch.cat([offsets[:-2], offsets[-1:]])
+        elif self.fault == "rows joined":
+            offsets = offsets[offsets != IDS.shape[1]]
+        longest = int(offsets.diff().max())
+        return {
+            "cu_seq_lens_q": offsets,
+            "cu_seq_lens_k": offsets,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+
+
+@pytest.mark.parametrize(
+    ("consumer", "name", "fault"),
+    [
+        ("reference", "llama", "off by one"),
+        ("reference", "llama", "last document lost"),
+        ("reference", "gpt2", "positions of the row"),
+        ("block_causal", "llama", "bool mask for eager"),
+        ("block_causal", "gemma2", "window lost"),
+    ],
+)
+def test_a_planted_fault_is_seen(consumer: str, name: str, fault: str) -> None:
+    model, expected = built(name, "eager")
+    with use_consumer(Faulty(get_consumer(consumer), fault)):
+        configure_packing("eager", model, consumer=consumer)
+        assert first_fault(model, expected) is not None
+
+
+def test_joined_rows_are_seen() -> None:
+    model = tiny("llama")
+    full = torch.where(IDS == 0, 9, IDS)
+    with use_consumer(Faulty(get_consumer("reference"), "rows joined")):
+        configure_packing("eager", model, consumer="reference")
+        assert first_fault(model, alone_of(model), full) is not None
+
+
+def alone_of(model: nn.Module) -> list[Tensor]:
+    binding = get_binding(model)
+    assert binding is not None
+    with binding.suspended(), torch.no_grad():
+        return alone(model)
+
+
+def test_a_layer_that_drops_the_offsets_raises() -> None:
+    model = tiny("stablelm")
+    configure_packing("eager", model, consumer="reference")
+    with pytest.raises(BoundariesMissingError, match="did not arrive at StableLmAttention"):
+        logits(model, TOKENS, _packed_seq_ids=IDS)
+
+
+def test_a_layer_that_makes_its_own_mask_raises() -> None:
+    model = tiny("doge")
+    configure_packing("eager", model, consumer="reference")
+    with pytest.raises(ModelError, match="DogeAttention adds a mask"):
+        logits(model, TOKENS, _packed_seq_ids=IDS)
+
+
+def test_a_forward_without_the_bound_function_raises() -> None:
+    model = tiny("llama")
+    configure_packing("eager", model)
+    cast("Any", model).set_attn_implementation("sdpa")
+    with pytest.raises(BoundariesMissingError, match="never called"):
+        logits(model, TOKENS, _packed_seq_ids=IDS)
+
+
+@pytest.mark.parametrize("consumer", ["reference", "block_causal"])
+def test_calling_a_part_of_the_model_raises(consumer: str) -> None:
+    model = tiny("llama")
+    configure_packing("eager", model, consumer=consumer)
+    with pytest.raises(BoundariesMissingError, match="Call the bound model itself"):
+        cast("Any", model).model(input_ids=TOKENS)
+    with pytest.raises(BoundariesMissingError, match="LlamaAttention"):
+        model.forward(input_ids=TOKENS, _packed_seq_ids=IDS)
+
+
+def test_packed_rows_take_no_cache() -> None:
+    from transformers import DynamicCache
+
+    model = tiny("llama")
+    configure_packing("eager", model)
+    with pytest.raises(EncodingError, match="past_key_values"):
+        logits(model, TOKENS, _packed_seq_ids=IDS, past_key_values=DynamicCache())
+    assert model(input_ids=TOKENS, _packed_seq_ids=IDS).past_key_values is None
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("mamba2", "attention interface"),
+        ("gptj", "attention interface"),
+        ("lfm2", "'conv'"),
+        ("qwen3_next", "'linear_attention'"),
+        ("llama4_text", "chunks"),
+        ("bert", "not causal"),
+        ("bart", "not causal"),
+    ],
+)
+def test_families_that_need_more_are_rejected(name: str, reason: str) -> None:
+    model = tiny(name)
+    for consumer in ("reference", "block_causal"):
+        with pytest.raises(ModelError, match=reason):
+            configure_packing("eager", model, consumer=consumer)
+    assert get_binding(model) is None
+
+
+def test_all_layers_that_slide_get_the_windowed_mask() -> None:
+    model = tiny("mistral")
+    configure_packing("eager", model)
+    logits(model, TOKENS, _packed_seq_ids=IDS)
+    binding = get_binding(model)
+    assert binding is not None
+    assert binding.boundaries is not None
+    window = cast("Any", model).config.sliding_window
+    last = binding.boundaries[1, 0, 9]
+    assert int((last == 0).sum()) == min(window, 10) < 10
+
+
+def test_padding_is_finite_and_nobodys() -> None:
+    model = tiny("llama")
+    for consumer in ("reference", "block_causal"):
+        configure_packing("eager", model, consumer=consumer)
+        output = logits(model, TOKENS, _packed_seq_ids=IDS)
+        assert output.isfinite().all()
+        backward(output[IDS == 0].sum())
+        assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+
+
+def test_a_batch_of_padding_alone_is_legal() -> None:
+    model = tiny("llama")
+    for consumer in ("reference", "block_causal"):
+        configure_packing("eager", model, consumer=consumer)
+        assert logits(model, TOKENS, _packed_seq_ids=torch.zeros_like(IDS)).isfinite().all()

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+
+import pytest
+from torch import nn
+
+from neatpack.contracts import Accepted, Attachment, ConsumerError, Decision, PackingCapabilities, Rejected
+from neatpack.kernels_bridge import (
+    PackedCall,
+    configure_packing,
+    consumer_names,
+    decide,
+    get_binding,
+    get_consumer,
+    register_consumer,
+    unregister_consumer,
+    use_consumer,
+)
+from neatpack.kernels_bridge.consumers.declared import NothingAttached
+from neatpack.kernels_bridge.registry import Consumer
+from tests.kernels_bridge.packed import tiny
+from tests.kernels_bridge.toys import BATCH, TOKENS, Toy
+
+OWN = ("declared", "hf_flash", "block_causal", "reference")
+
+
+class Third(Toy):
+    def forward(self, input_ids: object, runs: object = None) -> object:
+        return self.keep(dict(locals()))
+
+
+class Runs:
+    """A third party's consumer: one class, and nothing edited elsewhere."""
+
+    name = "runs"
+
+    def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
+        if isinstance(model, Third):
+            return Accepted(PackingCapabilities("document_ids"))
+        return Rejected(f"{type(model).__name__} takes no runs, with {attn_implementation}")
+
+    def attach(self, model: nn.Module) -> Attachment:
+        del model
+        return NothingAttached()
+
+    def derive(self, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+        del model
+        return {"runs": call.segments.lengths.tolist()}
+
+
+@pytest.fixture
+def runs() -> Generator[Consumer, None, None]:
+    consumer = Runs()
+    register_consumer(consumer)
+    yield consumer
+    if "runs" in consumer_names():
+        unregister_consumer("runs")
+
+
+def test_neatpacks_own_come_first() -> None:
+    assert consumer_names() == OWN
+    assert [get_consumer(name).name for name in OWN] == list(OWN)
+
+
+def test_a_third_party_binds_its_models(runs: Consumer) -> None:
+    assert consumer_names() == (*OWN, "runs")
+    assert get_consumer("runs") is runs
+    model = Third()
+    configure_packing("sdpa", model, consumer="runs")
+    model(input_ids=TOKENS, _packed_seq_ids=BATCH)
+    assert model.seen["runs"] == [2, 3, 1, 3, 1, 2]
+    binding = get_binding(model)
+    assert binding is not None
+    assert binding.consumer == "runs"
+
+
+def test_duplicates_are_refused_unless_meant(runs: Consumer) -> None:
+    with pytest.raises(ConsumerError, match="replace=True"):
+        register_consumer(Runs())
+    assert get_consumer("runs") is runs
+    other = Runs()
+    register_consumer(other, replace=True)
+    assert get_consumer("runs") is other
+    assert consumer_names() == (*OWN, "runs")
+
+
+def test_a_scoped_override_ends_with_its_block() -> None:
+    other = Runs()
+    other.name = "reference"
+    own = get_consumer("reference")
+
+    def fail() -> None:
+        with use_consumer(other):
+            assert get_consumer("reference") is other
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert get_consumer("reference") is own
+    assert consumer_names() == OWN
+
+
+def test_unknown_names_bring_the_nearest() -> None:
+    with pytest.raises(ConsumerError, match="Did you mean 'reference'") as caught:
+        get_consumer("referense")
+    assert isinstance(caught.value, ValueError)
+    for call in (unregister_consumer, get_consumer):
+        with pytest.raises(ConsumerError, match="no consumer has this name"):
+            call("")
+
+
+@pytest.mark.parametrize("name", ["", "a|b", "a/b", "a b"])
+def test_names_that_cannot_be_part_of_another(name: str) -> None:
+    consumer = Runs()
+    consumer.name = name
+    with pytest.raises(ConsumerError, match="plain word"):
+        register_consumer(consumer)
+
+
+def test_every_consumer_says_why() -> None:
+    decisions = dict(decide(tiny("llama")))
+    assert list(decisions) == list(OWN)
+    assert decisions["block_causal"] == Accepted(PackingCapabilities("block_causal"))
+    assert decisions["reference"] == Accepted(PackingCapabilities("document_ids"))
+    assert decisions["hf_flash"] == Rejected("it runs with 'eager', which takes no flash varlen kwargs")
+    assert isinstance(decisions["declared"], Rejected)
+    assert dict(decide(Third()))["reference"] == Rejected(
+        "it has no layer that dispatches attention through Transformers' attention interface"
+    )

@@ -48,7 +48,8 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
     """Give what every Hugging Face model gets: no mask, no cache, positions if none came, metadata if it needs them.
 
     Raises:
-        EncodingError: the call continues a cache, in which packed rows cannot be told apart.
+        EncodingError: the call continues a cache, in which packed rows cannot be told apart; or it lacks positions
+            that do not follow from the ids.
     """
     if call.arguments.get("past_key_values") is not None:
         remedy = "Leave past_key_values out: a packed row is whole."
@@ -57,8 +58,18 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
     if "use_cache" in (forward_arguments(model) or ()):
         arguments["use_cache"] = False
     if call.arguments.get("position_ids") is None:
+        if _has_positions_of_images(model):
+            remedy = "Ship the axes' positions, counted for each document alone; the model would count over the row."
+            message = "missing: a model that reads images has positions of several axes"
+            raise EncodingError(Problem("position_ids", message, "missing", remedy=remedy))
         arguments["position_ids"] = build_position_ids(call.structural)
     return arguments
+
+
+def _has_positions_of_images(model: nn.Module) -> bool:
+    config = text_config(model)
+    rope: object = getattr(config, "rope_parameters", None)
+    return config is not getattr(model, "config", None) and isinstance(rope, dict) and "mrope_section" in rope
 
 
 def _not_causal(model: nn.Module) -> str | None:

@@ -144,6 +144,29 @@ def test_ddp(wrap_first: bool) -> None:
     assert gradients(model)
 
 
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("wrap_first", [True, False])
+def test_fsdp2(wrap_first: bool) -> None:
+    from torch.distributed import fsdp
+    from torch.distributed.device_mesh import init_device_mesh
+
+    def shard() -> None:
+        mesh = init_device_mesh("cpu", (1,))
+        for module in (*cast("Any", model).model.layers, model):
+            cast("Any", fsdp).fully_shard(module, mesh=mesh)
+
+    model = tiny("llama")
+    expected = [output.detach() for output in alone(model)]
+    if wrap_first:
+        shard()
+    configure_packing("eager", model, consumer="reference")
+    if not wrap_first:
+        shard()
+    assert first_fault(model, expected) is None
+    assert bound(model).calls == 2
+    backward(loss(model, _packed_seq_ids=IDS))
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize(("consumer", "in_place"), [("reference", False), ("block_causal", True)])
 def test_compile(consumer: str, in_place: bool) -> None:

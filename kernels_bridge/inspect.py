@@ -71,7 +71,7 @@ def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
         >>> ids = torch.tensor([[1, 1, 2, 0]])
         >>> found = inspect_batch({"document_ids": ids, "position_ids": torch.tensor([[0, 0, 0, 0]])})
         >>> found.disagreements
-        ('position_ids[row 0, position 1]: restarts inside a document.',)
+        ('position_ids[row 0, position 1] = 0: restarts inside a document.',)
     """
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
     source = next((name for name in _SOURCES if _has(name, tensors)), None)

@@ -109,14 +109,14 @@ class Subject:
 
     @contextmanager
     def _embeddings(self, tokens: Tensor, grad: bool) -> Generator[list[Tensor], None, None]:
-        """Within, each output of an embedding of `tokens` is replaced by a leaf, and kept in the list."""
+        """Within, each output of an embedding of `tokens` becomes a copy of a leaf, which is kept in the list."""
         leaves: list[Tensor] = []
 
         def replace(_module: nn.Module, given: tuple[object, ...], output: Tensor) -> Tensor | None:
             if not (given and isinstance(given[0], Tensor) and torch.equal(given[0], tokens)):
                 return None
             leaves.append(output.detach().requires_grad_())
-            return leaves[-1]
+            return leaves[-1].clone()  # a leaf itself could not be written to by the model
 
         embeddings = [module for module in self.model.modules() if isinstance(module, nn.Embedding)] if grad else []
         handles = [module.register_forward_hook(replace) for module in embeddings]

@@ -89,7 +89,6 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
         (
             "attention_chunk_size",
             "attention_window_size",
-            "keep_window_size",
             "local_attention",
             "sliding_window",
             "sliding_window_size",

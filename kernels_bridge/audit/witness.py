@@ -33,7 +33,7 @@ class Witness:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        _attention_mask: Tensor | None,
+        attention_mask: Tensor | None = None,
         *,
         scaling: float | None = None,
         sliding_window: int | None = None,
@@ -50,13 +50,14 @@ class Witness:
         Args:
             module: the attention layer that calls.
             query: floating `[batch, heads, sequence, head_dim]`; `key` and `value` likewise, with fewer heads.
-            _attention_mask: not read, as by a kernel that is given offsets.
+            attention_mask: not read, as by a kernel that is given offsets.
             cu_seq_lens_q: int32 `[segments + 1]`, physical and flat, or None; likewise `cu_seq_lens_k`.
             max_length_q: the longest segment, or None; likewise `max_length_k`.
 
         Returns:
             floating `[batch, sequence, heads, head_dim]`, and no attention weights.
         """
+        del attention_mask
         complete = None not in (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
         self.boundaries.append(cu_seq_lens_q if complete else None)
         batch, _heads, sequence, _dim = query.shape

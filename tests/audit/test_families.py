@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from neatpack.kernels_bridge.audit.paths import PATH_NAMES
+from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PathName
 from neatpack.kernels_bridge.audit.report import ModelReport
+from neatpack.kernels_bridge.audit.run import audit_models
+from neatpack.kernels_bridge.audit.targets import ModelType
 
 CLEAN = ("clean", None)
 DROPPED = ("leak", "kwargs_dropped")
@@ -99,13 +101,15 @@ def test_leaks_come_with_what_to_do(family: Callable[[str], ModelReport]) -> Non
         ("stablelm", "varlen", DROPPED),
         ("codegen", "varlen", ("leak", "kernel_not_called")),
         ("opt", "positions", ATTENTION),
+        ("afmoe", "varlen", CLEAN),
+        ("ctrl", "mask_4d_float", CLEAN),
         ("bamba", "varlen", ("leak", "recurrence")),
         ("bamba", "varlen+seq_idx", ("refused", None)),
         ("lfm2", "mask_4d_float", ("leak", "convolution")),
     ],
 )
 def test_mechanisms_of_other_families(
-    family: Callable[[str], ModelReport], name: str, path: str, expected: tuple[str, str | None]
+    texts: list[bytes], name: str, path: PathName, expected: tuple[str, str | None]
 ) -> None:
-    finding = family(name).paths[path]
+    finding = audit_models([ModelType(name)], texts, paths=[path]).models[0].paths[path]
     assert (finding.verdict, finding.kind) == expected

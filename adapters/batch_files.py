@@ -94,7 +94,8 @@ def _read_json(path: Path) -> object:
         if not isinstance(content, dict):
             return content
         entries = cast("dict[str, object]", content)
-        return {name: np.array(value) if isinstance(value, list) else value for name, value in entries.items()}
+        arrays = {name: np.array(cast("object", value)) for name, value in entries.items() if isinstance(value, list)}
+        return {**entries, **arrays}
     except (ValueError, OSError, RecursionError) as error:
         remedy = "Save an object of nested lists, with rows of equal length."
         raise _error(path, f"is no JSON of a batch ({error})", "value", remedy) from error
@@ -118,7 +119,7 @@ def _mapping(path: Path, content: object) -> Mapping[object, object]:
 
 def _entry(path: Path, name: str, value: object) -> BatchEntry:
     if isinstance(value, np.ndarray):
-        value = _from_array(path, name, value)
+        value = _from_array(path, name, cast("npt.NDArray[Any]", value))
     if isinstance(value, bool) or not isinstance(value, (Tensor, int, str)):
         raise _error(path, f"{name} is of type {type(value).__name__}", "type", _ENTRIES)
     if isinstance(value, Tensor) and value.layout is not torch.strided:

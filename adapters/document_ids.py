@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments, to_tensor
+from neatpack.adapters.segments import Segments, as_segments, is_count, read_on_host, scan_segments, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 
@@ -187,16 +188,19 @@ def same_place_problems(value: Tensor, reference: Tensor, field: str, reference_
 
 
 def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> list[Problem]:
-    if not lengths or sequence_length < 1:
-        remedy = "Give at least one row of at least one place."
-        return [Problem("lengths", "describe an empty batch", "shape", value=len(lengths), remedy=remedy)]
+    if not is_count(sequence_length) or sequence_length < 1:
+        remedy = "Give the places of a row."
+        return [Problem("sequence_length", "must be a positive int", "value", value=sequence_length, remedy=remedy)]
+    if not isinstance(cast("object", lengths), Sequence) or not lengths:
+        remedy = "Give a list of lengths for each row, and at least one row."
+        return [Problem("lengths", "must be rows of lengths", "type", value=type(lengths).__name__, remedy=remedy)]
     problems: list[Problem] = []
     for row, row_lengths in enumerate(lengths):
         for place, length in enumerate(row_lengths):
-            if length < 1:
+            if not is_count(length) or length < 1:
                 remedy = "Leave empty documents out."
-                problems.append(Problem("lengths", "must be positive", "value", row, place, length, remedy))
-        if sum(row_lengths) > sequence_length:
+                problems.append(Problem("lengths", "must be a positive int", "value", row, place, length, remedy))
+        if not problems and sum(row_lengths) > sequence_length:
             remedy = "Nothing is truncated: give a longer row or fewer documents."
             message = f"documents of the row need more than {sequence_length} places"
             problems.append(Problem("lengths", message, "value", row, value=sum(row_lengths), remedy=remedy))

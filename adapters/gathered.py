@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.document_ids import integer_rows_problems
-from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, is_count, read_on_host, to_tensor
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
@@ -227,11 +227,12 @@ def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:
         >>> is_indexed_packed_mask(torch.tensor([[1, 1, 2, 0]])), is_indexed_packed_mask(torch.tensor([[1, 1, 0]]))
         (True, False)
     """
-    if attention_mask is None or attention_mask.ndim != 2 or attention_mask.dtype == torch.bool:
+    mask = cast("object", attention_mask)
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.dtype == torch.bool:
         return False
-    if not attention_mask.is_floating_point():
-        attention_mask = attention_mask.to(torch.int64)  # not every integer dtype can be compared
-    return attention_mask.numel() > 0 and bool((attention_mask > 1).any())
+    if not mask.is_floating_point():
+        mask = mask.to(torch.int64)  # not every integer dtype can be compared
+    return mask.numel() > 0 and bool((mask > 1).any())
 
 
 def _mask_segments(attention_mask: Tensor | Segments) -> Segments:
@@ -262,6 +263,9 @@ def _metadata_form_problems(indices: object, offsets: object, batch: int, sequen
             problems.append(Problem(field, "must be int32 or int64", "dtype", value=value.dtype))
         elif value.device.type == "meta":
             problems.append(Problem(field, "is a meta tensor, without data", "device", value="meta"))
+    for field, value in (("batch_size", batch), ("sequence_length", sequence)):
+        if not is_count(value):
+            problems.append(Problem(field, "must be an int of at least 0", "value", value=value))
     if problems or not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
         return problems
     if indices.device != offsets.device:

@@ -66,11 +66,17 @@ def count_valid_targets(labels: Tensor) -> Tensor:
 
     Sum it over microbatches and ranks before you divide.
 
+    Raises:
+        EncodingError: labels are no integers `[batch, sequence]`.
+
     Example:
         >>> import torch
         >>> count_valid_targets(torch.tensor([[-100, 11, 12, -100]]))
         tensor(2)
     """
+    problems = integer_rows_problems(labels, "labels")
+    if problems:
+        raise EncodingError(*problems)
     return (labels != IGNORED_LABEL).sum()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor
@@ -49,7 +49,8 @@ def build_block_causal_mask(
                 [-65504.,      0.]], dtype=torch.float16)
     """
     require_window(window)
-    if dtype != torch.bool and not dtype.is_floating_point:
+    kind = cast("object", dtype)
+    if not isinstance(kind, torch.dtype) or (kind != torch.bool and not kind.is_floating_point):
         remedy = "Give torch.bool, or the floating dtype of the scores."
         raise EncodingError(Problem("dtype", "is no mask dtype", "dtype", value=dtype, remedy=remedy))
     segments = as_segments(document_ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from torch import Tensor
 from neatpack.adapters.document_ids import canonical_document_ids, document_ids_from_lengths
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.positions import build_position_ids
-from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments
+from neatpack.adapters.segments import Segments, as_segments, is_count, read_on_host, scan_segments
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
@@ -28,11 +29,25 @@ class RowPlan:
         rows: for each row, the indices of its documents, in the order in which they are laid out.
         lengths: the tokens of each document, by its index.
         capacity: places of a row.
+
+    Raises:
+        PlanError: a document is in no row or in two, or a row holds more than it has places.
     """
 
     rows: tuple[tuple[int, ...], ...]
     lengths: tuple[int, ...]
     capacity: int
+
+    def __post_init__(self) -> None:
+        placed = sorted(document for row in self.rows for document in row)
+        if placed != list(range(len(self.lengths))):
+            message = f"must place each of {len(self.lengths)} documents once"
+            raise PlanError(Problem("rows", message, "value", value=placed))
+        for row, documents in enumerate(self.rows):
+            tokens = sum(self.lengths[document] for document in documents)
+            if tokens > self.capacity:
+                message = f"holds more than {self.capacity} tokens"
+                raise PlanError(Problem("rows", message, "value", row, value=tokens))
 
     @property
     def fill(self) -> float:
@@ -57,6 +72,7 @@ def plan_rows(lengths: Sequence[int], capacity: int) -> RowPlan:
     problems = _length_problems(lengths, capacity)
     if problems:
         raise PlanError(*problems)
+    lengths = [int(length) for length in lengths]
     rooms = Rooms(len(lengths), capacity)
     rows: list[list[int]] = []
     for document, length in enumerate(lengths):
@@ -81,7 +97,7 @@ def collate_documents(documents: Sequence[Tensor], plan: RowPlan, pad_token_id: 
         `document_keys` `[batch, most documents of a row]`, the index of each document in `documents`, filled with -1.
 
     Raises:
-        PlanError: the documents are not those of the plan.
+        PlanError: the documents are not those of the plan, or `pad_token_id` is no token.
 
     Example:
         >>> documents = [torch.tensor([5, 6, 7]), torch.tensor([8, 9])]
@@ -89,7 +105,7 @@ def collate_documents(documents: Sequence[Tensor], plan: RowPlan, pad_token_id: 
         >>> batch["input_ids"], batch["document_ids"], batch["document_keys"]
         (tensor([[5, 6, 7, 8, 9, 0]]), tensor([[1, 1, 1, 2, 2, 0]]), tensor([[0, 1]]))
     """
-    problems = _document_problems(documents, plan)
+    problems = _document_problems(documents, plan) + _pad_problems(pad_token_id)
     if problems:
         raise PlanError(*problems)
     shape = (len(plan.rows), plan.capacity)
@@ -135,10 +151,11 @@ def unpack(values: Tensor, document_ids: Tensor | Segments, document_keys: Tenso
         [tensor([2]), tensor([4]), tensor([0, 1])]
     """
     segments = as_segments(document_ids)
-    shape = (segments.batch, segments.sequence)
-    if tuple(values.shape[:2]) != shape:
-        message = f"must begin with the shape of the document ids, {shape}"
-        raise BatchError(Problem("values", message, "shape", value=tuple(values.shape)))
+    shape, given = (segments.batch, segments.sequence), cast("object", values)
+    if not isinstance(given, Tensor) or tuple(given.shape[:2]) != shape:
+        found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        message = f"must be a tensor that begins with the shape of the document ids, {shape}"
+        raise BatchError(Problem("values", message, "shape", value=found))
     order = range(segments.documents.rows.size) if document_keys is None else _key_order(segments, document_keys)
     flat = values.flatten(0, 1)
     owners: list[int] = segments.owners.tolist()
@@ -181,9 +198,10 @@ def _key_order(segments: Segments, document_keys: Tensor) -> list[int]:
     """Give the documents by ascending key, or say which row's keys do not fit."""
     remedy = "Slice document_keys along the same rows as the document ids."
     problem = partial(Problem, "document_keys", remedy=remedy)
-    if document_keys.ndim != 2 or document_keys.shape[0] != segments.batch or document_keys.is_floating_point():
-        message = f"must be integers [batch, documents] with batch = {segments.batch}"
-        raise BatchError(problem(message, "shape", value=tuple(document_keys.shape)))
+    given = cast("object", document_keys)
+    if not isinstance(given, Tensor) or given.is_floating_point() or given.shape[:-1] != (segments.batch,):
+        found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise BatchError(problem(f"must be integers [{segments.batch}, documents]", "shape", value=found))
     (keys,) = read_on_host(document_keys)
     used = keys >= 0
     wrong = np.flatnonzero(used.sum(axis=1) != segments.documents.counts)
@@ -201,15 +219,18 @@ def _key_order(segments: Segments, document_keys: Tensor) -> list[int]:
 
 
 def _length_problems(lengths: Sequence[int], capacity: int) -> list[Problem]:
-    if capacity < 1:
-        return [Problem("capacity", "must be positive", "value", value=capacity, remedy="Give the places of a row.")]
-    if not lengths:
+    if not is_count(capacity) or capacity < 1:
+        remedy = "Give the places of a row."
+        return [Problem("capacity", "must be a positive int", "value", value=capacity, remedy=remedy)]
+    if len(lengths) == 0:
         return [Problem("lengths", "there is no document", "shape", value=0, remedy="Give at least one.")]
     problems: list[Problem] = []
     for document, length in enumerate(lengths):
-        if length < 1:
+        if not is_count(length) or length < 1:
             remedy = "Leave empty documents out."
-            problems.append(Problem("lengths", "must be positive", "value", document, value=length, remedy=remedy))
+            problems.append(
+                Problem("lengths", "must be a positive int", "value", document, value=length, remedy=remedy)
+            )
         elif length > capacity:
             message = f"is longer than a row of {capacity} places"
             remedy = "Nothing is split or truncated: cut the document yourself, or give longer rows."
@@ -217,11 +238,24 @@ def _length_problems(lengths: Sequence[int], capacity: int) -> list[Problem]:
     return problems
 
 
+def _pad_problems(pad_token_id: object) -> list[Problem]:
+    if isinstance(pad_token_id, int) and not isinstance(pad_token_id, bool):
+        return []
+    remedy = "Give any token, that of the end of a text for example: padding is known by document id 0."
+    return [Problem("pad_token_id", "must be an int", "type", value=pad_token_id, remedy=remedy)]
+
+
 def _document_problems(documents: Sequence[Tensor], plan: RowPlan) -> list[Problem]:
     if len(documents) != len(plan.lengths):
         message = f"there are {len(documents)} documents, and the plan is for {len(plan.lengths)}"
         return [Problem("documents", message, "disagreement", remedy="Plan the lengths of these documents.")]
-    problems: list[Problem] = []
+    problems = [
+        Problem("documents", "must be a torch.Tensor", "type", index, value=type(document).__name__)
+        for index, document in enumerate(cast("Sequence[object]", documents))
+        if not isinstance(document, Tensor)
+    ]
+    if problems:
+        return problems
     for index, (document, length) in enumerate(zip(documents, plan.lengths, strict=True)):
         if document.ndim != 1 or document.is_floating_point() or document.dtype == torch.bool:
             message = "must be integers [tokens]"

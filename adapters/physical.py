@@ -12,7 +12,7 @@ from torch import Tensor
 from neatpack.adapters.document_ids import same_place_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host, to_tensor
-from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat
+from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat, parse_flash_varlen_kwargs
 from neatpack.contracts.errors import EncodingError, Problem
 
 PaddingSegments = Literal["split", "run"]
@@ -94,14 +94,15 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
         Canonical ids, int64 `[batch, sequence]`.
 
     Raises:
-        EncodingError: the two sides of the kwargs differ, the offsets do not cover the batch, or a segment mixes
-            documents with padding or rows.
+        EncodingError: the kwargs are malformed, their two sides differ, the offsets do not cover the batch, or a
+            segment mixes documents with padding or rows.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2, 0, 0, 0]])
         >>> document_ids_from_flash_varlen(flash_varlen_kwargs(ids), ids == 0)
         tensor([[1, 1, 2, 0, 0, 0]])
     """
+    parse_flash_varlen_kwargs(kwargs)
     offsets_q, offsets_k = kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]
     problems = _kwargs_problems(offsets_q, offsets_k, padding_mask)
     if problems:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Segments, as_segments, is_count
+from neatpack.contracts.errors import EncodingError, Problem
 
 
 def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tensor:
@@ -22,6 +23,7 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
 
     Raises:
         DocumentIdsError: the ids are malformed.
+        EncodingError: `start` is no int, or negative.
 
     Example:
         >>> import torch
@@ -30,6 +32,9 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
         >>> build_position_ids(torch.tensor([[1, 1, 2, 0]]), start=2)
         tensor([[2, 3, 2, 0]])
     """
+    if not is_count(start):
+        remedy = "Give the position of a document's first token, 0 for most models."
+        raise EncodingError(Problem("start", "must be an int of at least 0", "value", value=start, remedy=remedy))
     segments = as_segments(document_ids)
     documents = segments.documents
     # Every run counts from the document that opened last; where that has ended, the run is padding.

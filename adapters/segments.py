@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -205,13 +206,22 @@ def as_segments(document_ids: Tensor | Segments, *, field: str = "document_ids")
 
 def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
     """Give integer or bool tensors as arrays: without a copy on the CPU, in one read together from a device."""
-    if all(tensor.device.type == "cpu" for tensor in tensors):
+    if all(_lies_on_host(tensor) for tensor in tensors):
         return [tensor.detach().numpy() for tensor in tensors]
     if len(tensors) == 1:
         return [tensors[0].detach().cpu().numpy()]
     joined = torch.cat([tensor.detach().reshape(-1).to(torch.int64) for tensor in tensors]).cpu().numpy()
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
     return [np.reshape(part, tensor.shape) for part, tensor in zip(np.split(joined, ends), tensors, strict=True)]
+
+
+def _lies_on_host(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a value is an int that can count something: not negative, and no bool."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 0
 
 
 def to_tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:

@@ -1,0 +1,39 @@
+"""What lies on a device is read together, in one copy, and gives the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from torch import Tensor
+
+import neatpack.adapters.segments
+from tests.adapters import (
+    test_r01_ids,
+    test_r02_agreement,
+    test_r03_r04_r05_r06_encodings,
+    test_r08_positions,
+    test_r14_r15_packing,
+)
+from tests.adapters.properties import run_property
+
+
+def _elsewhere(_: Tensor) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_r01_ids.test_canonical_numbers_go_up_in_row_order,
+        test_r01_ids.test_ids_come_back_from_positions_and_padding,
+        test_r02_agreement.test_a_contradiction_is_refused_and_nothing_changes,
+        test_r03_r04_r05_r06_encodings.test_flattening_rows_gives_the_stream,
+        test_r03_r04_r05_r06_encodings.test_ids_come_back_from_physical_offsets_and_padding,
+        test_r08_positions.test_joined_documents_are_shifted_on_every_axis,
+        test_r14_r15_packing.test_unpacking_survives_a_cut_along_the_rows,
+    ],
+)
+def test_a_read_from_a_device_gives_the_same(test: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neatpack.adapters.segments, "_lies_on_host", _elsewhere)
+    run_property(test.__name__, max_examples=20)

@@ -51,7 +51,7 @@ class Binding:
         return f"Binding(consumer={self.consumer!r}, implementation={self.implementation!r}, {self.capabilities})"
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_model": None, "_record": CallRecord(), "_packed": False}
+        return {**self.__dict__, "_model": None, "_record": CallRecord(), "_packed": False, "_suspended": 0}
 
     @property
     def calls(self) -> int:
@@ -113,6 +113,7 @@ class Binding:
         if self._suspended:
             return None
         self._packed = False
+        self._record = CallRecord()  # which lets go of the last mask before the next is built
         args, named = name_arguments(module, args, kwargs)
         call = read_call(module, args, named, self.capabilities)
         if call is None:
@@ -134,7 +135,8 @@ class Binding:
         del args
         if self._suspended:
             return
-        stop_record()
+        if self._packed:
+            stop_record(self._record)
         self._attachment.resume()
         unseen = self._packed and self._attachment.counts_calls and self.calls == 0
         # The output is None where the forward raised: that error is the one to see.

@@ -18,10 +18,12 @@ class CallRecord:
     Attributes:
         calls: how often it was called.
         boundaries: what it was last given to tell documents apart: offsets, or a mask.
+        outer: the record of the forward within which this one runs.
     """
 
     calls: int = 0
     boundaries: Tensor | None = None
+    outer: CallRecord | None = None
 
 
 class _Running(threading.local):
@@ -33,13 +35,14 @@ _RUNNING = _Running()
 
 def start_record() -> CallRecord:
     """Begin to record the calls of a forward, in this thread."""
-    _RUNNING.record = CallRecord()
-    return _RUNNING.record
+    record = CallRecord(outer=_RUNNING.record)
+    _RUNNING.record = record
+    return record
 
 
-def stop_record() -> None:
-    """End the record: a call outside of a forward, in a recomputation say, counts nowhere."""
-    _RUNNING.record = None
+def stop_record(record: CallRecord) -> None:
+    """End a record: a call outside of every forward, in a recomputation say, counts nowhere."""
+    _RUNNING.record, record.outer = record.outer, None
 
 
 def note_call(boundaries: Tensor) -> None:

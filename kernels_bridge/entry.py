@@ -13,7 +13,7 @@ from neatpack.adapters.gathered import document_ids_from_metadata, flatten_packe
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BoundariesMissingError, EncodingError, Problem
-from neatpack.kernels_bridge.models import forward_arguments
+from neatpack.kernels_bridge.models import positional_arguments
 
 DOCUMENT_IDS: Final = "_packed_seq_ids"
 ATTENTION_MASK: Final = "attention_mask"
@@ -49,7 +49,7 @@ def name_arguments(
 
     The rest stay positional, so that a forward with positional-only or `*args` parameters is called as before.
     """
-    names = (forward_arguments(model) or ())[: len(args)]
+    names = positional_arguments(model)[: len(args)]
     boundaries = {DOCUMENT_IDS, ATTENTION_MASK, "position_ids", *FLASH_FIELDS, *METADATA_FIELDS}
     first = next((place for place, name in enumerate(names) if name in boundaries), len(args))
     moved = dict(zip(names[first:], args[first:], strict=False))
@@ -139,7 +139,7 @@ def _is_flat_metadata(
 
 
 def _tokens(model: nn.Module, args: tuple[object, ...], given: Mapping[str, object]) -> Mapping[str, Tensor]:
-    named = {**dict(zip(forward_arguments(model) or (), args, strict=False)), **given}
+    named = {**dict(zip(positional_arguments(model), args, strict=False)), **given}
     return {name: value for name in _TOKENS if isinstance(value := named.get(name), Tensor)}
 
 

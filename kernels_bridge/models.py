@@ -164,9 +164,17 @@ def is_flash(name: str) -> bool:
 
 def forward_arguments(model: nn.Module) -> tuple[str, ...] | None:
     """Name the arguments that the model's forward spells out, in order; None where they cannot be read."""
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return _argument_names(model, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY))
+
+
+def positional_arguments(model: nn.Module) -> tuple[str, ...]:
+    """Name the arguments that the model's forward takes by position and by keyword, in order."""
+    return _argument_names(model, (inspect.Parameter.POSITIONAL_OR_KEYWORD,)) or ()
+
+
+def _argument_names(model: nn.Module, kinds: tuple[object, ...]) -> tuple[str, ...] | None:
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):
         return None
-    return tuple(parameter.name for parameter in parameters if parameter.kind in named)
+    return tuple(parameter.name for parameter in parameters if parameter.kind in kinds)

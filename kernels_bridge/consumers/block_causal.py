@@ -85,14 +85,14 @@ def attend(
 def _mask_kinds(model: nn.Module) -> tuple[str, ...]:
     kinds = tuple(kind for kind in layer_types(model) if kind in (FULL, SLIDING))
     listed = getattr(text_config(model), "layer_types", None) is not None
-    return kinds if listed or _WINDOWED in _forward_words(model) else (FULL,)
+    return kinds if listed or SLIDING not in kinds or _WINDOWED in _forward_words(model) else (FULL,)
 
 
 def _forward_words(model: nn.Module) -> set[str]:
     """Collect the names in the code of the forwards that make the masks."""
     config = text_config(model)
-    forwards = (type(layer).forward for layer in model.modules() if getattr(layer, "config", None) is config)
-    codes = (getattr(inspect.unwrap(forward), "__code__", None) for forward in forwards)
+    makers = {type(layer) for layer in model.modules() if getattr(layer, "config", None) is config}
+    codes = (getattr(inspect.unwrap(maker.forward), "__code__", None) for maker in makers)
     return {word for code in codes if code is not None for word in (*code.co_varnames, *code.co_names)}
 
 

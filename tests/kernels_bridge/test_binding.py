@@ -310,6 +310,34 @@ def test_only_modules_have_bindings() -> None:
         get_binding(cast("nn.Module", object()))
 
 
+class Teacher(nn.Module):
+    """A model that runs another bound one before itself."""
+
+    def __init__(self, student: nn.Module, teacher: nn.Module) -> None:
+        super().__init__()
+        self.student, self.teacher = student, teacher
+        layer = cast("Any", student).model.layers[0]
+        layer.register_forward_pre_hook(self.ask)
+
+    def ask(self, *_arguments: object) -> None:
+        logits(self.teacher, TOKENS, _packed_seq_ids=IDS)
+
+
+def test_calls_of_a_model_inside_another_count_apart() -> None:
+    student, teacher = configured("reference"), configured("block_causal", "gpt2")
+    Teacher(student, teacher)
+    logits(student, TOKENS, _packed_seq_ids=IDS)
+    assert (bound(student).calls, bound(teacher).calls) == (2, 2)
+
+
+def test_a_copy_of_a_suspended_model_is_not() -> None:
+    model = configured("reference")
+    with bound(model).suspended():
+        twin = copy.deepcopy(model)
+    with pytest.raises(BoundariesMissingError):
+        logits(twin, TOKENS)
+
+
 class Outer(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from neatpack.kernels_bridge.models import (
     hf_implementation,
     is_flash,
     mainline_name,
+    positional_arguments,
     require_module,
     unbound_name,
 )
@@ -160,3 +161,4 @@ def test_arguments_of_a_replaced_forward() -> None:
 
     object.__setattr__(model, "forward", forward)
     assert forward_arguments(model) == ("tokens", "named")
+    assert positional_arguments(model) == ("tokens",)

@@ -108,7 +108,7 @@ def attention_document_ids(
     excluded = draw(st.lists(st.integers(0, ids.numel() - 1), max_size=6))
     kept = torch.ones(ids.numel(), dtype=torch.bool)
     kept[excluded] = False
-    return torch.where(kept.view(ids.shape), ids.to(torch.int64), 0).to(ids.dtype)
+    return _lay(draw, torch.where(kept.view(ids.shape), ids.to(torch.int64), 0).to(ids.dtype))
 
 
 @st.composite

@@ -82,7 +82,9 @@ def measure(ask: Ask, packed: PackedDocuments, alone: Answer) -> Measurement:
     scale = variation(alone.logits)
     finite = all(bool(part.isfinite().all()) for part in [*logits, *alone.logits])
     unit = scale if scale > 0 and math.isfinite(scale) else 1.0
-    perturbation, by_padding = _perturbation(ask, packed, logits, unit)
+    perturbation = _perturbation(ask, packed, logits, unit)
+    shares_calls = len(answer.embeddings) == 1  # documents in calls of their own have no padding
+    by_padding = _worst(_moved(ask, packed.with_changed(None), logits, unit)) if shares_calls else 0.0
     gradient, by_padding_embeddings = _gradient(answer, packed.document_ids == 0)
     return Measurement(
         scale=scale,
@@ -115,12 +117,15 @@ def sees_later_tokens(ask: Ask, packed: PackedDocuments) -> bool | None:
     return any(bool((gradient[piece.row, later] != 0).any()) for gradient in gradients[piece.call])
 
 
-def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float) -> tuple[Movement, float]:
-    def moved(source: int | None) -> list[float]:
-        changed = ask(tokens=packed.with_changed(source)).logits
-        return [float((one - other).abs().max()) / unit for one, other in zip(changed, logits, strict=True)]
+def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float) -> Movement:
+    sources = range(len(packed.places))
+    return _movement([_moved(ask, packed.with_changed(source), logits, unit) for source in sources])
 
-    return _movement([moved(source) for source in range(len(packed.places))]), _worst(moved(None))
+
+def _moved(ask: Ask, tokens: Tensor, logits: Sequence[Tensor], unit: float) -> list[float]:
+    """Ask again with other tokens, and tell how far each document's logits have moved."""
+    changed = ask(tokens=tokens).logits
+    return [float((one - other).abs().max()) / unit for one, other in zip(changed, logits, strict=True)]
 
 
 def _gradient(answer: Answer, padding: Tensor) -> tuple[Movement | None, float]:

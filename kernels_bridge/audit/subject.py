@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -92,13 +92,18 @@ class Subject:
 
     def vocabulary(self) -> int:
         """The number of token ids that the model embeds; 256 where it has no embedding."""
+        sizes = (getattr(module, "num_embeddings", None) for module in self._embedding_modules())
+        return next((size for size in sizes if isinstance(size, int)), 256)
+
+    def _embedding_modules(self) -> list[nn.Module]:
+        """The module that the model names as its embedding of tokens, and every plain one."""
+        named: object = None
         get_embeddings: object = getattr(self.model, "get_input_embeddings", None)
-        try:
-            embedding: object = get_embeddings() if callable(get_embeddings) else None
-        except (AttributeError, NotImplementedError):
-            embedding = None
-        embeddings = [embedding, *self.model.modules()]
-        return next((module.num_embeddings for module in embeddings if isinstance(module, nn.Embedding)), 256)
+        if callable(get_embeddings):
+            with suppress(AttributeError, NotImplementedError):
+                named = get_embeddings()
+        plain: list[nn.Module] = [module for module in self.model.modules() if isinstance(module, nn.Embedding)]
+        return [named, *(module for module in plain if module is not named)] if isinstance(named, nn.Module) else plain
 
     def _call(self, tokens: Tensor, arguments: Mapping[str, object]) -> Tensor:
         names, takes_any = _parameters(self.model)
@@ -118,8 +123,7 @@ class Subject:
             leaves.append(output.detach().requires_grad_())
             return leaves[-1].clone()  # a leaf itself could not be written to by the model
 
-        embeddings = [module for module in self.model.modules() if isinstance(module, nn.Embedding)] if grad else []
-        handles = [module.register_forward_hook(replace) for module in embeddings]
+        handles = [module.register_forward_hook(replace) for module in self._embedding_modules()] if grad else []
         try:
             with torch.set_grad_enabled(grad):
                 yield leaves

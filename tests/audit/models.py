@@ -156,6 +156,31 @@ class NoEmbedding(Base):
         return self.answer(self.embed.weight[input_ids])
 
 
+class OwnEmbedding(nn.Module):
+    """An embedding of another class than torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.weight[tokens]
+
+
+class NamesItsEmbedding(Leaks):
+    """Embeds by a module that only `get_input_embeddings` names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = OwnEmbedding()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.own
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.answer(self.attention(self.own(input_ids)))
+
+
 class Raises(Base):
     """Cannot answer at all."""
 

@@ -73,6 +73,14 @@ def test_each_mechanism_is_named(audit: Audit, model: type[nn.Module], kind: str
     assert (path.verdict, path.kind, path.where) == ("leak", kind, where)
 
 
+def test_an_embedding_of_another_class_is_watched_where_it_is_named(audit: Audit) -> None:
+    path = audit(models.NamesItsEmbedding).paths["mask_2d"]
+    assert path.gradient is not None
+    assert path.gradient > 1e-2
+    assert path.own_gradient is not None
+    assert path.own_gradient > 1e-2
+
+
 def test_lost_causality_without_a_leak_is_a_difference(audit: Audit) -> None:
     path = audit(models.LooksAhead).paths["configured"]
     assert (path.verdict, path.kind) == ("differs", "causality")

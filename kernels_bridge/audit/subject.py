@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from neatpack.contracts.errors import ModelError, Problem
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.random_state import seeded
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,11 @@ class Subject:
         names, takes_any = _parameters(self.model)
         taken = {name: value for name, value in arguments.items() if takes_any or name in names | self.hooked}
         self.dropped.update(dict.fromkeys(name for name in arguments if name not in taken and name != "use_cache"))
-        output: object = self.model(input_ids=tokens, **taken) if "input_ids" in names else self.model(tokens, **taken)
+        first = () if "input_ids" in names else (tokens,)
+        if not first:
+            taken["input_ids"] = tokens
+        with seeded():  # layers that draw random numbers draw the same in every call
+            output: object = self.model(*first, **taken)
         return _logits(output, tokens)
 
     @contextmanager

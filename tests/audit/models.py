@@ -128,6 +128,13 @@ class LooksAhead(Base):
         return self.answer(states + same.float() @ states)
 
 
+class DrawsNoise(Base):
+    """No token sees another, but each answer has noise of its own."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.answer(nn.functional.dropout(self.embed(input_ids), 0.5, training=True))
+
+
 class Constant(Leaks):
     """Its logits never move, so that nothing can be told."""
 

@@ -86,6 +86,11 @@ def test_lost_causality_without_a_leak_is_a_difference(audit: Audit) -> None:
     assert (path.verdict, path.kind) == ("differs", "causality")
 
 
+def test_noise_is_no_leak(audit: Audit) -> None:
+    path = audit(models.DrawsNoise).paths["mask_2d"]
+    assert (path.verdict, path.perturbation, path.gradient) == ("differs", 0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("model", "kind"),
     [

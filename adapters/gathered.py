@@ -107,17 +107,17 @@ def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
         tensor([[ 0, -1,  2,  3]])
     """
     segments = as_segments(document_ids)
+    documents = segments.documents
     indices = np.empty((segments.batch, segments.sequence), np.int64)
     indices[:] = np.arange(segments.sequence)
-    flat = indices.ravel()
-    for run in np.flatnonzero(segments.ids == 0).tolist():
+    flat = indices.reshape(-1)
+    for run in (segments.ids == 0).nonzero()[0].tolist():
         flat[segments.bounds[run] : segments.bounds[run + 1]] = UNUSED_OFFSET
-    documents = segments.documents
-    offsets = np.full((segments.batch, int(documents.counts.max()) + 1), UNUSED_OFFSET, np.int32)
-    offsets[:, 0] = 0
-    ends = np.cumsum(documents.lengths)
-    ends -= (ends - documents.lengths)[np.arange(ends.size) - documents.ranks]
-    offsets[documents.rows, documents.ranks + 1] = ends
+    used = np.arange(int(documents.counts.max())) < documents.counts[:, None]
+    offsets = np.zeros((used.shape[0], used.shape[1] + 1), np.int32)
+    offsets[:, 1:][used] = documents.lengths
+    np.cumsum(offsets, axis=1, dtype=np.int32, out=offsets)
+    offsets[:, 1:][~used] = UNUSED_OFFSET
     return GatheredRows(segments.tensor(indices), segments.tensor(offsets), documents.longest)
 
 

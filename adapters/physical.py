@@ -75,10 +75,11 @@ def physical_offsets(document_ids: Tensor | Segments, padding: PaddingSegments =
         raise EncodingError(Problem("padding", "is no way to cut padding", "value", value=repr(padding), remedy=remedy))
     segments = as_segments(document_ids)
     require_no_holes(segments)
-    longest = max(segments.documents.longest, 1)
+    bounds = segments.bounds.astype(np.int32)
     if padding == "run":
-        return PhysicalFlat(segments.tensor(segments.bounds.astype(np.int32)), int(segments.lengths.max()))
-    return PhysicalFlat(segments.tensor(_cut(segments.bounds, longest)), longest)
+        return PhysicalFlat(segments.tensor(bounds), int(segments.lengths.max()))
+    longest = max(segments.longest, 1)
+    return PhysicalFlat(segments.tensor(_cut(bounds, longest)), longest)
 
 
 def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:
@@ -127,16 +128,15 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
     return to_tensor(np.repeat(ids, ends - starts), padding_mask.device).view(batch, sequence)
 
 
-def _cut(bounds: Integers, longest: int) -> npt.NDArray[np.int32]:
+def _cut(bounds: npt.NDArray[np.int32], longest: int) -> npt.NDArray[np.int32]:
     """Add boundaries so that no segment is longer than `longest`; documents are not, so padding alone is cut."""
-    pieces = -(-np.diff(bounds) // longest)
-    total = int(pieces.sum())
-    if total == pieces.size:
-        return bounds.astype(np.int32)
-    cut = np.empty(total + 1, np.int32)
-    within = np.arange(total) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    cut[:-1] = np.repeat(bounds[:-1], pieces) + within * longest
-    cut[-1] = bounds[-1]
+    (long,) = (bounds[1:] - bounds[:-1] > longest).nonzero()
+    if not long.size:
+        return bounds
+    pairs = zip(bounds[long].tolist(), bounds[long + 1].tolist(), strict=True)
+    inside = [np.arange(start + longest, end, longest, dtype=np.int32) for start, end in pairs]
+    cut = np.concatenate([bounds, *inside])
+    cut.sort(kind="stable")
     return cut
 
 

@@ -43,13 +43,14 @@ def row_offsets(
     """
     segments = as_segments(document_ids)
     on_host = replace(segments, device=torch.device("cpu"))
-    bounds = physical_offsets(on_host, padding).cu_seqlens.numpy().astype(np.int64)
-    rows = bounds[:-1] // segments.sequence
-    heads = np.searchsorted(rows, np.arange(segments.batch))
-    ranks = np.arange(rows.size) - heads[rows]
-    offsets = np.full((segments.batch, _checked_width(width, int(ranks.max()) + 2)), segments.sequence, np.int32)
-    offsets[rows, ranks] = bounds[:-1] - rows * segments.sequence
-    longest = np.maximum.reduceat(np.diff(bounds), heads).astype(np.int32)
+    bounds = physical_offsets(on_host, padding).cu_seqlens.numpy()
+    begins = segments.sequence * np.arange(segments.batch + 1, dtype=np.int32)
+    heads = np.searchsorted(bounds, begins)
+    counts = heads[1:] - heads[:-1]
+    shape = (segments.batch, _checked_width(width, int(counts.max()) + 1))
+    offsets = np.full(shape, segments.sequence, np.int32)
+    offsets[np.arange(shape[1]) < counts[:, None]] = bounds[:-1] - np.repeat(begins[:-1], counts)
+    longest = np.maximum.reduceat(bounds[1:] - bounds[:-1], heads[:-1])
     return PhysicalRows(segments.tensor(offsets), segments.tensor(longest))
 
 

@@ -91,17 +91,33 @@ class Segments:
     @cached_property
     def lengths(self) -> Integers:
         """Places of each run, `[segments]`."""
-        return np.diff(self.bounds)
+        return self.bounds[1:] - self.bounds[:-1]
+
+    @cached_property
+    def row_bounds(self) -> Integers:
+        """Index of the first run of each row, and the number of runs; `[batch + 1]`."""
+        return np.searchsorted(self.bounds, self.sequence * np.arange(self.batch + 1))
 
     @cached_property
     def rows(self) -> Integers:
         """The row of each run, `[segments]`."""
-        return self.bounds[:-1] // self.sequence
+        return np.repeat(np.arange(self.batch), self.row_bounds[1:] - self.row_bounds[:-1])
 
     @cached_property
     def kept(self) -> Integers:
         """Indices of the runs that are not zeros."""
-        return np.flatnonzero(self.ids)
+        return self.ids.nonzero()[0]
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether the ids of each row are positive and rise from run to run, with zeros at its end alone.
+
+        Then no id comes back and no document has a hole, and neither has to be looked for.
+        """
+        # Less one and without a sign, zero is greater than every id.
+        ranked = (self.ids - 1).view(np.uint64)
+        (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
+        return bool(self.ids.min() >= 0) and not (self.bounds[falls + 1] % self.sequence).any()
 
     @cached_property
     def owners(self) -> Integers:
@@ -112,20 +128,32 @@ class Segments:
     def documents(self) -> Documents:
         """The documents that the runs make: runs of one id in one row with nothing but zeros between them."""
         runs = self.kept
-        rows, ids, starts = self.rows[runs], self.ids[runs], self.bounds[runs]
-        ends, lengths = self.bounds[runs + 1], self.lengths[runs]
+        edges = np.searchsorted(runs, self.row_bounds)
+        counts = edges[1:] - edges[:-1]
+        rows = np.repeat(np.arange(self.batch), counts)
+        ids, starts, lengths = self.ids[runs], self.bounds[runs], self.lengths[runs]
+        if self.in_order:
+            return Documents(rows, ids, starts, starts + lengths, lengths, counts)
         opens = np.ones(runs.size, np.bool_)
         opens[1:] = (rows[1:] != rows[:-1]) | (ids[1:] != ids[:-1])
         heads = np.flatnonzero(opens)
-        if heads.size < runs.size:
-            rows, ids, starts = rows[heads], ids[heads], starts[heads]
-            ends = ends[np.append(heads[1:], runs.size) - 1]
-            lengths = np.add.reduceat(lengths, heads)
+        tails = np.append(heads[1:], runs.size) - 1
+        ends, lengths = starts[tails] + lengths[tails], np.add.reduceat(lengths, heads)
+        rows, ids, starts = rows[heads], ids[heads], starts[heads]
         return Documents(rows, ids, starts, ends, lengths, np.bincount(rows, minlength=self.batch))
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest document, holes left out; 0 where there is no document."""
+        if self.in_order:
+            return int((self.lengths * (self.ids != 0)).max())
+        return self.documents.longest
 
     @cached_property
     def holes(self) -> Integers:
         """Indices of the runs of zeros that stand inside a document."""
+        if self.in_order:
+            return np.empty(0, np.int64)
         same_row = self.rows[2:] == self.rows[:-2]
         inside = (self.ids[1:-1] == 0) & (self.ids[2:] == self.ids[:-2]) & same_row
         return np.flatnonzero(inside) + 1
@@ -133,7 +161,8 @@ class Segments:
     @cached_property
     def padding(self) -> Integers:
         """Indices of the runs of zeros that stand between documents, before the first or after the last."""
-        return np.setdiff1d(np.flatnonzero(self.ids == 0), self.holes, assume_unique=True)
+        (zeros,) = (self.ids == 0).nonzero()
+        return np.setdiff1d(zeros, self.holes, assume_unique=True) if self.holes.size else zeros
 
     def locate(self, segment: int) -> tuple[int, int]:
         """Give the row and the position of the first place of a run."""
@@ -235,7 +264,7 @@ def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segme
     opens = np.empty(flat.size, np.bool_)
     np.not_equal(flat[1:], flat[:-1], out=opens[1:])
     opens[::sequence] = True
-    starts = np.flatnonzero(opens)
+    (starts,) = opens.nonzero()
     bounds = np.empty(starts.size + 1, np.int64)
     bounds[:-1] = starts
     bounds[-1] = flat.size
@@ -273,6 +302,8 @@ def _form_problems(value: object, field: str) -> list[Problem]:
 
 def _value_problems(segments: Segments, field: str) -> list[Problem]:
     """List negative ids and ids that come back, the first of each row. It reads the table, not the tokens."""
+    if segments.in_order:
+        return []
     problems: list[Problem] = []
     if segments.ids.min() >= 0:
         return _return_problems(segments, field)

@@ -86,7 +86,7 @@ def scan_agreeing(document_ids: Tensor, given: Mapping[str, object], *, field: s
         arrays["document_ids"] = ids
     host = replace(segments, device=torch.device("cpu"))
     structural = _check_structure(host, ids, arrays)
-    _check_positions(ids, arrays)
+    _check_positions(host, ids, arrays)
     if PACKED_SEQ_IDS in arrays:
         _check_ids(PACKED_SEQ_IDS, ids, arrays[PACKED_SEQ_IDS])
     _check_mask(segments, ids, given.get("attention_mask"), arrays)
@@ -147,17 +147,21 @@ def _check_structure(segments: Segments, ids: Array, arrays: Arrays) -> Segments
     return scanned
 
 
-def _check_positions(ids: Array, arrays: Arrays) -> None:
+def _check_positions(segments: Segments, ids: Array, arrays: Arrays) -> None:
     """Text positions contradict the ids where they restart inside a document; where they run on, that is policy."""
     positions = arrays.get("position_ids")
     if positions is None or positions.ndim != 2:
         return
     positions = np.broadcast_to(positions, ids.shape)
-    kept = np.flatnonzero(ids.ravel())
-    values = positions.ravel()[kept]
+    values = positions.ravel()
     falls = np.zeros(ids.size, np.bool_)
-    falls[kept[1:]] = values[1:] <= values[:-1]
-    wrong = np.reshape(falls, ids.shape) & _same_as_before(ids, ids != 0)
+    np.less_equal(values[1:], values[:-1], out=falls[1:])
+    falls[segments.bounds[:-1]] = False
+    # After a hole a document goes on, and its positions with it.
+    again = np.flatnonzero(segments.owners[1:] == segments.owners[:-1])
+    lasts, starts = segments.bounds[segments.kept[again] + 1] - 1, segments.bounds[segments.kept[again + 1]]
+    falls[starts] = values[starts] <= values[lasts]
+    wrong = np.reshape(falls, ids.shape) & (ids != 0)
     _raise_first("position_ids", wrong, positions, "restarts inside a document")
 
 

@@ -74,7 +74,7 @@ def test_contradicting_batches_contradict_themselves(fault: BatchFault, data: st
 def test_the_hard_inputs_are_among_those_drawn() -> None:
     seen: set[object] = set()
 
-    @settings(max_examples=300, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=400, database=None, derandomize=True, phases=[Phase.generate])
     @given(ids=attention_document_ids())
     def look(ids: Tensor) -> None:
         rows = rows_of(ids)

@@ -6,7 +6,9 @@ Hypothesis strategies are in `neatpack.adapters.strategies`, which needs hypothe
 from __future__ import annotations
 
 from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.alignment import aligned_length, document_multiple, pad_documents, pad_rows
 from neatpack.adapters.batch_files import BatchEntry, load_batch
+from neatpack.adapters.block_mask import build_block_mask, mask_function
 from neatpack.adapters.document_ids import (
     canonical_document_ids,
     document_ids_from_lengths,
@@ -27,6 +29,7 @@ from neatpack.adapters.gathered import (
 )
 from neatpack.adapters.labels import count_valid_targets, mask_labels
 from neatpack.adapters.loader_contract import require_supported_packing_contract, resolve_packing_contract
+from neatpack.adapters.loss import loss_weights, mtp_targets, reduce_by_document, tokens_remaining
 from neatpack.adapters.masks import block_causal_mask_bytes, build_block_causal_mask
 from neatpack.adapters.packing import RowPlan, collate_documents, plan_rows, unpack
 from neatpack.adapters.physical import (
@@ -37,52 +40,151 @@ from neatpack.adapters.physical import (
     physical_offsets,
 )
 from neatpack.adapters.positions import build_position_ids
+from neatpack.adapters.recurrent import (
+    document_ids_from_segment_index,
+    fla_kwargs,
+    gathered_states,
+    physical_states,
+    segment_ids_from_offsets,
+    segment_index,
+)
+from neatpack.adapters.rows import (
+    document_ids_from_length_matrix,
+    document_ids_from_row_offsets,
+    length_matrix,
+    row_offsets,
+)
 from neatpack.adapters.segments import Documents, Segments, as_segments, scan_segments
+from neatpack.adapters.slicing import (
+    CONTEXT_LAYOUTS,
+    ContextLayout,
+    ContextShard,
+    context_places,
+    shard_tokens,
+    split_rows,
+)
+from neatpack.adapters.static import (
+    StaticBounds,
+    StaticRule,
+    StaticScan,
+    raise_if_invalid,
+    scan_static,
+    static_block_causal_mask,
+    static_block_mask,
+    static_gathered_flat,
+    static_gathered_rows,
+    static_physical_offsets,
+    static_position_ids,
+    static_segment_index,
+    static_thd_lengths,
+)
+from neatpack.adapters.thd import (
+    convert_batch_output,
+    document_ids_from_thd_lengths,
+    flatten_thd_lengths,
+    packed_seq_params_kwargs,
+    real_places,
+    thd_flat,
+    thd_lengths,
+    transformer_engine_kwargs,
+)
+from neatpack.adapters.token_fields import take_places
 from neatpack.adapters.training_batch import adapt_model_inputs, enable_xdoc_attention
-from neatpack.adapters.visibility import VisibleSquare, sees, visible_squares
+from neatpack.adapters.visibility import VisibleSquare, seen_range, sees, visible_squares
+from neatpack.adapters.workload import count_seen_keys
 from neatpack.adapters.yielding import apply_packing_contract
 
 __all__ = [
+    "CONTEXT_LAYOUTS",
     "PADDING_SEGMENTS",
     "BatchEntry",
+    "ContextLayout",
+    "ContextShard",
     "Documents",
     "PaddingSegments",
     "RowPlan",
     "Segments",
+    "StaticBounds",
+    "StaticRule",
+    "StaticScan",
     "VisibleSquare",
     "adapt_model_inputs",
+    "aligned_length",
     "apply_packing_contract",
     "as_segments",
     "block_causal_mask_bytes",
     "build_block_causal_mask",
+    "build_block_mask",
     "build_packed_sequence_metadata",
     "build_position_ids",
     "canonical_document_ids",
     "check_agreement",
     "collate_documents",
+    "context_places",
+    "convert_batch_output",
+    "count_seen_keys",
     "count_valid_targets",
     "document_ids_from_flash_varlen",
+    "document_ids_from_length_matrix",
     "document_ids_from_lengths",
     "document_ids_from_metadata",
     "document_ids_from_positions",
+    "document_ids_from_row_offsets",
+    "document_ids_from_segment_index",
+    "document_ids_from_thd_lengths",
+    "document_multiple",
     "enable_xdoc_attention",
+    "fla_kwargs",
     "flash_varlen_kwargs",
     "flatten_packed_sequence_metadata",
+    "flatten_thd_lengths",
     "gathered_flat",
     "gathered_rows",
+    "gathered_states",
     "get_seqlens_in_batch",
     "get_unpad_data",
     "is_document_ids",
     "is_indexed_packed_mask",
+    "length_matrix",
     "load_batch",
+    "loss_weights",
+    "mask_function",
     "mask_labels",
+    "mtp_targets",
+    "packed_seq_params_kwargs",
+    "pad_documents",
+    "pad_rows",
     "parse_document_ids",
     "physical_offsets",
+    "physical_states",
     "plan_rows",
+    "raise_if_invalid",
+    "real_places",
+    "reduce_by_document",
     "require_supported_packing_contract",
     "resolve_packing_contract",
+    "row_offsets",
     "scan_segments",
+    "scan_static",
+    "seen_range",
     "sees",
+    "segment_ids_from_offsets",
+    "segment_index",
+    "shard_tokens",
+    "split_rows",
+    "static_block_causal_mask",
+    "static_block_mask",
+    "static_gathered_flat",
+    "static_gathered_rows",
+    "static_physical_offsets",
+    "static_position_ids",
+    "static_segment_index",
+    "static_thd_lengths",
+    "take_places",
+    "thd_flat",
+    "thd_lengths",
+    "tokens_remaining",
+    "transformer_engine_kwargs",
     "unpack",
     "validate_document_ids",
     "visible_squares",

@@ -133,9 +133,9 @@ def _check_shape(name: str, shape: tuple[int, ...], places: tuple[int, ...]) -> 
 def _check_structure(segments: Segments, ids: Array, arrays: Arrays) -> Segments | None:
     """Compare the ids as packed and the padding mask. Policy may exclude tokens and join documents, no more."""
     structural, padding = arrays.get("document_ids"), arrays.get("padding_mask")
-    scanned = None
-    if structural is not None:
-        scanned = segments if structural is ids else scan_array(structural, segments.device, "document_ids")
+    scanned = segments if structural is ids else None
+    if structural is not None and scanned is None:
+        scanned = scan_array(structural, segments.device, "document_ids")
         _raise_first("document_ids", (structural == 0) & (ids != 0), structural, "padding that attention sees")
         same = _same_as_before(structural, ids != 0)
         _raise_first(

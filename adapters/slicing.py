@@ -8,6 +8,7 @@ from typing import Final, Literal, cast, get_args
 import numpy as np
 from torch import Tensor
 
+from neatpack.adapters.agreement import FLASH_FIELDS
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs
 from neatpack.adapters.segments import Integers, Segments, as_segments
@@ -23,7 +24,6 @@ ContextLayout = Literal["contiguous", "zigzag"]
 
 CONTEXT_LAYOUTS: Final[tuple[ContextLayout, ...]] = get_args(ContextLayout)
 
-_FLAT_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 _RULES: Final = field_axes(TrainingBatch)
 
 
@@ -75,12 +75,12 @@ def split_rows(
         raise BatchError(Problem("microbatches", message, "value", value=microbatches))
     parts: list[dict[str, object]] = [{} for _ in range(microbatches)]
     for name, value in entries(batch).items():
-        if name in _FLAT_FIELDS:
+        if name in FLASH_FIELDS:
             continue
         pieces = value.tensor_split(microbatches, _row_axis(name, value, rows)) if isinstance(value, Tensor) else None
         for index, part in enumerate(parts):
             part[name] = value if pieces is None else pieces[index]
-    if any(name in batch for name in _FLAT_FIELDS):
+    if any(name in batch for name in FLASH_FIELDS):
         sizes = [len(cast("Tensor", part["input_ids"])) for part in parts]
         for part, segments in zip(parts, _split_segments(_attention_segments(batch), sizes), strict=True):
             part.update(flash_varlen_kwargs(segments, padding))

@@ -8,22 +8,13 @@ from typing import Final, cast
 import torch
 from torch import Tensor
 
+from neatpack.adapters.agreement import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
 
-DERIVED_FIELDS: Final = (
-    "packed_token_indices",
-    "cu_seqlens",
-    "max_seqlen",
-    "cu_seq_lens_q",
-    "cu_seq_lens_k",
-    "max_length_q",
-    "max_length_k",
-    "seq_lens",
-    "seq_lens_padded",
-)
+DERIVED_FIELDS: Final = (*METADATA_FIELDS, *FLASH_FIELDS, *LENGTH_FIELDS)
 """Entries that are derived from ids, and speak of places or lengths: they do not move with the tokens."""
 
 _RULES: Final = field_axes(TrainingBatch)

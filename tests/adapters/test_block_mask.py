@@ -178,3 +178,20 @@ def test_one_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with host_reads(monkeypatch) as reads:
         mask_function(ids)
     assert reads.total == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 100), (False, None)])
+def test_compiled_attention_on_a_device_is_attention_under_the_dense_mask(causal: bool, window: int | None) -> None:
+    rows = [[1] * 200 + [2] * 130 + [0] * 20 + [2] * 100 + [3] * 62, [7] * 300 + [0] * 212]
+    ids = tensor(rows).cuda()
+    query, key, value = torch.randn(3, 2, 2, 512, 64, device="cuda", requires_grad=True).unbind(0)
+    mask = build_block_mask(ids, causal=causal, window=window)
+    found = torch.compile(flex_attention)(query, key, value, block_mask=mask)
+    places = torch.arange(512, device="cuda")
+    dense = mask.mask_mod(torch.arange(2, device="cuda")[:, None, None, None], places[0], places[:, None], places)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=dense)
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+    (ours,) = torch.autograd.grad(found.square().sum(), query)
+    (theirs,) = torch.autograd.grad(expected.square().sum(), query)
+    torch.testing.assert_close(ours, theirs, atol=5e-2, rtol=5e-2)

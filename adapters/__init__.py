@@ -38,6 +38,7 @@ from neatpack.adapters.physical import (
     document_ids_from_flash_varlen,
     flash_varlen_kwargs,
     physical_offsets,
+    physical_offsets_from_positions,
 )
 from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.recurrent import (
@@ -156,6 +157,7 @@ __all__ = [
     "pad_rows",
     "parse_document_ids",
     "physical_offsets",
+    "physical_offsets_from_positions",
     "physical_states",
     "plan_rows",
     "raise_if_invalid",

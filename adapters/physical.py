@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.document_ids import same_place_problems
+from neatpack.adapters.document_ids import integer_rows_problems, same_place_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat, parse_flash_varlen_kwargs
@@ -80,6 +80,48 @@ def physical_offsets(document_ids: Tensor | Segments, padding: PaddingSegments =
         return PhysicalFlat(segments.tensor(bounds), int(segments.lengths.max()))
     longest = max(segments.longest, 1)
     return PhysicalFlat(segments.tensor(_cut(bounds, longest)), longest)
+
+
+def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor]:
+    """Give the offsets of documents over a flattened batch without padding, from text positions alone.
+
+    A document begins where the position is 0, and at the head of each row whatever its position.
+
+    Args:
+        position_ids: any integer dtype, `[batch, sequence]`, rising by one inside each document. Padding that counts
+            on belongs to the document before it; where its positions are 0, each place of it is a document.
+
+    Raises:
+        EncodingError: wrong type, rank or dtype, more places than int32 offsets can count, or a document whose last
+            position does not tell its length.
+
+    Example:
+        >>> flat = physical_offsets_from_positions(torch.tensor([[0, 1, 2, 0], [5, 6, 0, 1]]))
+        >>> flat.cu_seqlens, flat.max_seqlen
+        (tensor([0, 3, 4, 6, 8], dtype=torch.int32), 3)
+    """
+    problems = integer_rows_problems(position_ids, "position_ids")
+    if not problems and position_ids.numel() > INT32_MAX:
+        message = f"has more places than int32 offsets can count, {INT32_MAX}"
+        problems = [Problem("position_ids", message, "shape", value=tuple(position_ids.shape))]
+    if problems:
+        raise EncodingError(*problems)
+    sequence = position_ids.shape[1]
+    (positions,) = read_on_host(position_ids)
+    flat = positions.reshape(-1)
+    opens = flat == 0
+    opens[::sequence] = True
+    (starts,) = opens.nonzero()
+    bounds = np.append(starts, flat.size).astype(np.int32)
+    lengths = bounds[1:] - bounds[:-1]
+    (wrong,) = (flat[bounds[1:] - 1].astype(np.int64) - flat[starts].astype(np.int64) != lengths - 1).nonzero()
+    if wrong.size:
+        row, position = divmod(int(bounds[wrong[0] + 1]) - 1, sequence)
+        message = f"positions do not rise by one over the {lengths[wrong[0]]} tokens that end here"
+        remedy = "Give text positions that restart at 0 in each document, or derive offsets from document ids."
+        value = int(positions[row, position])
+        raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
+    return PhysicalFlat(to_tensor(bounds, position_ids.device), int(lengths.max()))
 
 
 def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:

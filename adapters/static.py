@@ -74,7 +74,7 @@ class StaticScan(NamedTuple):
         rank: int64, how many documents of the row have begun up to here.
         slot: int64, the rank, or `documents + 1` for those beyond the bound.
         lengths: int64 `[batch, documents + 2]`, by slot, the tokens of each document.
-        codes: int8, the rule that is broken here, or 0.
+        codes: int8, the rule that is broken here or by the document that has begun, or 0.
     """
 
     ids: Tensor
@@ -144,14 +144,14 @@ def scan_static(document_ids: Tensor, bounds: StaticBounds) -> StaticScan:
     kept = ids > 0
     # The id of the last token so far changes where a document begins, and nowhere else.
     tokens = kept * torch.arange(ids.shape[1], device=ids.device)
-    latest = (ids * kept).gather(1, tokens.cummax(1).values)
+    latest = ids.gather(1, tokens.cummax(1).values)
     begins = torch.cat([latest[:, :1] != 0, latest[:, 1:] != latest[:, :-1]], dim=1)
     rank = begins.cumsum(1)
     slot = rank.clamp(max=bounds.documents + 1)
     lengths = ids.new_zeros(ids.shape[0], bounds.documents + 2).scatter_add(1, slot, kept.to(torch.int64))
     codes = torch.zeros_like(ids, dtype=torch.int8)
-    codes = codes.masked_fill(begins & (lengths > bounds.longest).gather(1, slot), StaticRule.TOO_LONG)
-    codes = codes.masked_fill(begins & (rank > bounds.documents), StaticRule.TOO_MANY_DOCUMENTS)
+    codes = codes.masked_fill((lengths > bounds.longest).gather(1, slot), StaticRule.TOO_LONG)
+    codes = codes.masked_fill(rank > bounds.documents, StaticRule.TOO_MANY_DOCUMENTS)
     codes = codes.masked_fill(_returning(ids, begins), StaticRule.RETURNING_ID)
     codes = codes.masked_fill(ids < 0, StaticRule.NEGATIVE_ID)
     return StaticScan(ids, kept, rank, slot, lengths, codes)

@@ -33,7 +33,7 @@ FEWER = settings(max_examples=50)
 WITH_HOLES = rows_of_ids(holes=True)
 WITHOUT = rows_of_ids()
 FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
-    "scan_static": (static.scan_static, 31),
+    "scan_static": (static.scan_static, 28),
     "static_gathered_rows": (static.static_gathered_rows, 18),
     "static_gathered_flat": (static.static_gathered_flat, 27),
     "static_physical_offsets": (static.static_physical_offsets, 43),

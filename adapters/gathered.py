@@ -110,7 +110,7 @@ def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
     documents = segments.documents
     indices = np.empty((segments.batch, segments.sequence), np.int64)
     indices[:] = np.arange(segments.sequence)
-    flat = indices.reshape(-1)
+    flat = np.ravel(indices)
     for run in (segments.ids == 0).nonzero()[0].tolist():
         flat[segments.bounds[run] : segments.bounds[run + 1]] = UNUSED_OFFSET
     used = np.arange(int(documents.counts.max())) < documents.counts[:, None]

@@ -108,7 +108,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
         raise EncodingError(*problems)
     sequence = position_ids.shape[1]
     (positions,) = read_on_host(position_ids)
-    flat = positions.reshape(-1)
+    flat = np.ravel(positions)
     opens = flat == 0
     opens[::sequence] = True
     (starts,) = opens.nonzero()

@@ -115,7 +115,7 @@ class Segments:
         Then no id comes back and no document has a hole, and neither has to be looked for.
         """
         # Less one and without a sign, zero is greater than every id.
-        ranked = (self.ids - 1).view(np.uint64)
+        ranked = (self.ids - 1).astype(np.uint64)
         (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
         return bool(self.ids.min() >= 0) and not (self.bounds[falls + 1] % self.sequence).any()
 

@@ -43,7 +43,8 @@ def configure_packing(
     Raises:
         CapabilitiesError: the name or a declaration of the model is wrong, as in `get_packing_capabilities`.
         ConsumerError: no consumer has the given name, or there is no model to bind it to.
-        ModelError: no consumer takes the model; the reasons are named.
+        ModelError: no consumer takes the model; the reasons are named. Or flash attention is asked for, and the
+            installed Transformers takes no varlen kwargs.
         ModelTypeError: `model` is no `torch.nn.Module`.
 
     Example:
@@ -58,9 +59,12 @@ def configure_packing(
         if consumer is not None:
             remedy = "Pass the built model as well."
             raise ConsumerError(Problem("consumer", "there is no model to bind it to", "missing", remedy=remedy))
+        validate_flash_packing_support(attn_implementation)
         return get_packing_capabilities(attn_implementation)
     inner = require_module(model)
     name, capabilities = _choose(attn_implementation, inner, consumer)
+    if capabilities.packed_mask_type == "flash_varlen":
+        validate_flash_packing_support(attn_implementation, inner)
     bind(inner, name, unbound_name(attn_implementation), capabilities)
     return capabilities
 

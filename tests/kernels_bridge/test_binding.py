@@ -86,6 +86,25 @@ def test_a_failure_while_attaching_leaves_nothing(step: str, monkeypatch: pytest
     assert cast("Any", model).config._attn_implementation == "eager"
 
 
+def test_a_failure_while_replacing_restores_the_former(monkeypatch: pytest.MonkeyPatch) -> None:
+    from neatpack.kernels_bridge import hf_attention
+
+    model = configured("reference")
+    register = cast("Any", hf_attention)._register
+
+    def fail(interface: object, name: str, function: object) -> None:
+        if "block_causal" in name:
+            raise ZeroDivisionError
+        register(interface, name, function)
+
+    monkeypatch.setattr(hf_attention, "_register", fail)
+    with pytest.raises(ZeroDivisionError):
+        configure_packing("eager", model)
+    assert bound(model).consumer == "reference"
+    logits(model, TOKENS, _packed_seq_ids=IDS)
+    assert bound(model).calls == 2
+
+
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_copies_are_bound_for_themselves(consumer: str) -> None:
     model = configured(consumer)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -164,6 +163,10 @@ def test_a_transformers_without_varlen_kwargs(monkeypatch: pytest.MonkeyPatch) -
     def old(query_states: object, attention_mask: object) -> None: ...
 
     monkeypatch.setattr(flash, "_flash_attention_forward", old)
-    with pytest.raises(ModelError, match="takes no cu_seq_lens_q"):
-        validate_flash_packing_support("flash_attention_2")
-    assert "transformers" in sys.modules
+    model = tiny("llama")
+    cast("Any", model).config._attn_implementation_internal = "flash_attention_2"
+    for call in (validate_flash_packing_support, configure_packing):
+        for subject in (None, model):
+            with pytest.raises(ModelError, match="takes no cu_seq_lens_q"):
+                call("flash_attention_2", subject)
+    assert get_binding(model) is None

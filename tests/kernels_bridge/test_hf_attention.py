@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +14,8 @@ from torch import nn
 
 from neatpack.contracts import BoundariesMissingError, ModelError
 from neatpack.kernels_bridge import Binding, configure_packing, get_binding
+from neatpack.kernels_bridge.consumers.reference import attend
+from neatpack.kernels_bridge.hf_attention import HFAttachment
 from tests.kernels_bridge.packed import IDS, TOKENS, logits, tiny
 
 
@@ -62,6 +66,24 @@ def test_the_function_stays_while_another_model_needs_it() -> None:
     bound_second.remove()
     bound_second.remove()
     assert snapshot() == before
+
+
+class Refusing(dict[str, object]):
+    def __setitem__(self, name: str, function: object) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_refusal_by_one_interface_takes_the_function_out_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    interfaces: dict[str, dict[str, object]] = {"first_file": {}, "second_file": Refusing()}
+    for name, interface in interfaces.items():
+        file = ModuleType(name)
+        file.__dict__["ALL_ATTENTION_FUNCTIONS"] = interface
+        monkeypatch.setitem(sys.modules, name, file)
+    config = SimpleNamespace(_attn_implementation_internal="sdpa")
+    with pytest.raises(ZeroDivisionError):
+        HFAttachment("reference", attend, "sdpa", tuple(interfaces), config)
+    assert interfaces == {"first_file": {}, "second_file": {}}
+    assert config._attn_implementation_internal == "sdpa"
 
 
 def test_a_dropped_model_counts_as_removed() -> None:

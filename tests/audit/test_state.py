@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,15 @@ masking_utils = importlib.import_module("transformers.masking_utils")
 transformers_logging = importlib.import_module("transformers.utils.logging")
 
 
+@pytest.fixture
+def threads() -> Generator[int, None, None]:
+    """Another number of threads than the audit's own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield 2
+    torch.set_num_threads(before)
+
+
 def _registries() -> list[Mapping[str, object]]:
     attention, masks = modeling_utils.ALL_ATTENTION_FUNCTIONS, masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
     found: list[Mapping[str, object]] = [dict(interface) for interface in (attention, masks)]
@@ -40,23 +49,22 @@ def test_registries_are_as_before(texts: list[bytes]) -> None:
     assert _registries() == before
 
 
-def test_registries_are_as_before_after_an_interruption(texts: list[bytes]) -> None:
+def test_registries_are_as_before_after_an_interruption(texts: list[bytes], threads: int) -> None:
     before = _registries()
 
     def interrupt(message: str) -> None:
         if message.endswith("varlen"):
             raise KeyboardInterrupt
 
-    threads = torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
         audit_models([ModelType("llama")], texts, interrupt)
     assert _registries() == before
     assert torch.get_num_threads() == threads
 
 
-def test_random_state_threads_warnings_and_logging_are_as_before(texts: list[bytes]) -> None:
+def test_random_state_threads_warnings_and_logging_are_as_before(texts: list[bytes], threads: int) -> None:
     torch.default_generator.manual_seed(7)
-    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    state = torch.random.get_rng_state()
     filters, verbosity = list(warnings.filters), transformers_logging.get_verbosity()
     audit_models([ModelType("gpt2"), Builder("m", models.Leaks)], texts, paths=["varlen", "configured"])
     assert torch.equal(torch.random.get_rng_state(), state)

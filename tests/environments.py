@@ -11,6 +11,12 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+TOOLS = Path(sys.executable).parent
+"""Where the programs of this environment are, whether or not it is active."""
+
+ACTIVE = {"PYTHONPATH": str(REPOSITORY / "src"), "PATH": f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"}
+"""Variables under which tools find this environment and the sources; pyright asks the first Python on the PATH."""
+
 PACKAGE_FOLDERS = ("contracts", "adapters", "kernels_bridge")
 """The folders that install as neatpack.NAME, through links in src/neatpack."""
 

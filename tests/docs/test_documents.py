@@ -15,12 +15,11 @@ from neatpack import TrainingBatch, adapters, kernels_bridge
 from neatpack.kernels_bridge.audit.paths import PATHS
 from neatpack.kernels_bridge.audit.report import Kind
 from tests.docs.markdown import DOCUMENTS, Block, blocks_of, commands_of
-from tests.environments import REPOSITORY, run
+from tests.environments import ACTIVE, REPOSITORY, run
 from tests.packaging.test_checkers import CHECKERS
 
 LANGUAGES = {"python", "bash", "text", "toml"}
 README = REPOSITORY / "README.md"
-SOURCES = {"PYTHONPATH": str(REPOSITORY / "src")}
 
 KNOWN_WORDS = {
     *(path.name for path in PATHS),
@@ -31,6 +30,9 @@ KNOWN_WORDS = {
     "schema_version",
 }
 """What the documents name beside public functions: paths, kinds, mask types, consumers, and fields of a batch."""
+
+OTHER_COMMANDS = [["ruff", "format"], ["source", ".venv/bin/activate"]]
+"""What the documents may show beside commands that CI runs."""
 
 EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -67,7 +69,7 @@ def test_python_blocks_check(checker: str, tmp_path: Path) -> None:
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
     # mypy takes its settings, and its cache of torch, from the repository. Pyright takes the settings above.
     folder = REPOSITORY if checker == "mypy" else tmp_path
-    run(sys.executable, "-m", checker, tmp_path, cwd=folder, env=SOURCES)
+    run(sys.executable, "-m", checker, tmp_path, cwd=folder, env=ACTIVE)
 
 
 def test_readme_has_two_commands_which_ci_runs() -> None:
@@ -82,8 +84,8 @@ def is_run(command: str) -> bool:
     """Whether CI runs `command`, or, for a part of the tests, whether it selects any."""
     whole = {command for block in readme_commands().values() for command in commands_of(block.body)}
     parts = {part for command in whole for part in command.split(" && ")}
-    program, *arguments = shlex.split(command.removeprefix(".venv/bin/"))
-    if command in whole | parts or [program, *arguments] in [*CHECKERS, ["ruff", "format"]]:
+    program, *arguments = shlex.split(command)
+    if command in whole | parts or [program, *arguments] in [*CHECKERS, *OTHER_COMMANDS]:
         return True
     return program == "pytest" and selects_tests(arguments)
 

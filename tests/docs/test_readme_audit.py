@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import blocks_of
-from tests.docs.test_documents import README, SOURCES
-from tests.environments import run
+from tests.docs.test_documents import README
+from tests.environments import ACTIVE, run
 
 MODEL = next(block.body for block in blocks_of(README) if "class TinyModel" in block.body)
 
 
 def audit(*targets: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "neatpack.kernels_bridge", "audit", *targets]
-    return run(*command, cwd=cwd, env={**SOURCES, "COLUMNS": "120"}, check=check)
+    return run(*command, cwd=cwd, env={**ACTIVE, "COLUMNS": "120"}, check=check)
 
 
 def without_rounding(line: str) -> str:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.environments import REPOSITORY, run
-
-BIN = Path(sys.executable).parent
-SOURCES = {"PYTHONPATH": str(REPOSITORY / "src")}
-
+from tests.environments import ACTIVE, TOOLS, run
 
 CHECKERS = [
     ["ruff", "check"],
@@ -26,13 +20,13 @@ CHECKERS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("command", CHECKERS, ids=" ".join)
 def test_checker_finds_nothing(command: list[str]) -> None:
-    run(BIN / command[0], *command[1:], env=SOURCES)
+    run(TOOLS / command[0], *command[1:], env=ACTIVE)
 
 
 @pytest.mark.slow
 def test_types_of_all_public_names_are_known() -> None:
     done = run(
-        BIN / "pyright", "--verifytypes", "neatpack", "--ignoreexternal", "--outputjson", env=SOURCES, check=False
+        TOOLS / "pyright", "--verifytypes", "neatpack", "--ignoreexternal", "--outputjson", env=ACTIVE, check=False
     )
     report = json.loads(done.stdout)["typeCompleteness"]
     incomplete = [symbol["name"] for symbol in report["symbols"] if symbol["isExported"] and not symbol["isTypeKnown"]]

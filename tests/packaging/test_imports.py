@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from tests.environments import REPOSITORY, run
+from tests.environments import ACTIVE, run
 
 HEAVY = frozenset({"numpy", "pydantic", "torch", "transformers"})
 
 
 def imported_by(statement: str) -> set[str]:
     """The top-level packages that a fresh interpreter imports for `statement`, as -X importtime reports them."""
-    done = run(sys.executable, "-X", "importtime", "-c", statement, env={"PYTHONPATH": str(REPOSITORY / "src")})
+    done = run(sys.executable, "-X", "importtime", "-c", statement, env=ACTIVE)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
 

@@ -60,7 +60,7 @@ class HFAttachment:
     def __init__(
         self, consumer: str, function: GuardedFunction, implementation: str, modules: tuple[str, ...], config: object
     ) -> None:
-        self.name = bound_name(consumer, implementation)
+        self.name: str = bound_name(consumer, implementation)
         self._arguments = (consumer, function, implementation, modules, config)
         with _LOCK, ExitStack() as undo:
             _point(config, self.name)

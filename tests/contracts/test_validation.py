@@ -160,8 +160,9 @@ def test_optional_fields_may_be_absent_and_unknown_ones_present() -> None:
 @pytest.mark.parametrize("value", [None, 3, "cu_seqlens", [], object()])
 def test_another_type_is_refused(concept: Concept, value: object) -> None:
     assert not concept.is_(value)
+    name = concept.owner.__name__
     sort = "an instance" if is_dataclass(concept.owner) else "a mapping with the keys"
-    with pytest.raises(concept.error, match=f"must be {sort} of {concept.owner.__name__}"):
+    with pytest.raises(concept.error, match=f"must be {sort} of {name}"):
         concept.parse(value)
 
 

@@ -24,6 +24,9 @@ Side: TypeAlias = Literal["ours", "other"]
 _COUNTED: Final = "lfind"
 """It calls back once for an array of one element, and nothing else here uses it."""
 
+_PATIENCE: Final = 240
+"""Seconds that valgrind may take for one side; most of them go into the import of torch."""
+
 _SETTINGS: Final = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "ATEN_CPU_CAPABILITY": "avx2"}
 """Valgrind knows no AVX-512."""
 
@@ -69,9 +72,11 @@ def _count(case: str, side: Side) -> float:
             case,
             side,
         ]
-        done = subprocess.run(  # noqa: S603 - the command is this file
-            command, env={**os.environ, **_SETTINGS}, capture_output=True, text=True, check=False
-        )
+        settings = {**os.environ, **_SETTINGS}
+        try:
+            done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=_PATIENCE)  # noqa: S603 - the command is this file
+        except subprocess.TimeoutExpired as late:
+            raise Unavailable(f"valgrind did not end within {_PATIENCE} s") from late
         found = re.search(r"Collected : (\d+)", done.stderr)
         if done.returncode or found is None:
             raise Unavailable(f"valgrind failed: {done.stderr.strip().splitlines()[-1:]}")

@@ -8,7 +8,7 @@ from typing import Final
 from torch import Tensor
 
 from benchmarks import inputs, peers
-from benchmarks.device import count, host_reads
+from benchmarks.device import count, host_reads, launches
 from benchmarks.records import Goal, Row, Sides, Size
 from neatpack.adapters import (
     build_block_causal_mask,
@@ -16,7 +16,15 @@ from neatpack.adapters import (
     build_position_ids,
     flash_varlen_kwargs,
     gathered_flat,
+    gathered_rows,
+    physical_offsets,
     scan_segments,
+)
+from neatpack.adapters.static import (
+    StaticBounds,
+    static_gathered_rows,
+    static_physical_offsets,
+    static_position_ids,
 )
 
 _ROWS: Final = Size(32, 4096, 8)
@@ -31,8 +39,27 @@ def rows() -> list[Row]:
         "every encoding of a batch": (_everything, "AutoModel, metadata alone", peers.automodel_metadata),
     }
     return [
-        Row(name, _ROWS, peer, "host reads", host_reads, Goal("number", 1), _counted(ours, find))
-        for name, (ours, peer, find) in reads.items()
+        *(
+            Row(name, _ROWS, peer, "host reads", host_reads, Goal("number", 1), _counted(ours, find))
+            for name, (ours, peer, find) in reads.items()
+        ),
+        *(
+            Row(
+                name,
+                _ROWS,
+                f"{ours.__name__}, not static",
+                what,
+                meter,
+                Goal("number", most),
+                _counted(static, _known(ours)),
+            )
+            for name, static, ours in (
+                ("static_gathered_rows", _static(static_gathered_rows), gathered_rows),
+                ("static_physical_offsets", _static(static_physical_offsets), physical_offsets),
+                ("static_position_ids", _static(static_position_ids), build_position_ids),
+            )
+            for what, meter, most in (("host reads", host_reads, 0), ("launches", launches, 20))
+        ),
     ]
 
 
@@ -44,6 +71,20 @@ def _counted(
         return Sides(lambda: count(ours, ids), lambda: count(peer, ids))
 
     return sides
+
+
+def _static(derive: Callable[[Tensor, StaticBounds], object]) -> Callable[[Tensor], object]:
+    """Give bounds that hold every row of the measured size."""
+
+    def bounded(ids: Tensor) -> object:
+        batch, sequence = ids.shape
+        return derive(ids, StaticBounds(sequence // 8, batch * sequence // 4, sequence))
+
+    return bounded
+
+
+def _known(function: Callable[[Tensor], object]) -> Callable[[], Callable[[Tensor], object]]:
+    return lambda: function
 
 
 def _everything(ids: Tensor) -> list[object]:

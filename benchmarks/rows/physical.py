@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks import inputs, peers
 from benchmarks.records import Goal, Row, Sides, Size
 from benchmarks.timing import cold, warm
-from neatpack.adapters import flash_varlen_kwargs
+from neatpack.adapters import flash_varlen_kwargs, physical_offsets_from_positions
 from neatpack.adapters.rows import row_offsets
 
 _LARGE: Final = Size(8, 32768, 256)
@@ -95,10 +95,9 @@ def _positions_against_torchtitan(size: Size) -> Sides:
 def _from_positions(size: Size, other: Callable[[Tensor], tuple[Tensor, int]]) -> Sides:
     """Take rows without padding: the peers read each place of it as a document."""
     positions = inputs.positions(inputs.document_ids(size, padded=False))
-    ours = peers.find("neatpack.adapters", "physical_offsets_from_positions")
 
     def answers() -> tuple[object, object]:
-        found = ours(positions)
+        found = physical_offsets_from_positions(positions)
         return (found.cu_seqlens, found.max_seqlen), other(positions)
 
-    return Sides(lambda: ours(positions), lambda: other(positions), answers)
+    return Sides(lambda: physical_offsets_from_positions(positions), lambda: other(positions), answers)

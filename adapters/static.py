@@ -466,9 +466,9 @@ def _status(scan: StaticScan, faults: Mapping[StaticRule, Tensor] = MappingProxy
     codes, sequence = scan.codes, scan.ids.shape[1]
     for rule, wrong in faults.items():
         codes = codes.masked_fill(wrong, rule)
-    first = (codes != 0).view(torch.uint8).flatten().argmax()
-    code, value = codes.take(first), scan.ids.take(first).clamp(-(2**31), 2**31 - 1)
-    return torch.stack([code, first // sequence, first % sequence, value]).to(torch.int32)
+    first = (codes != 0).view(torch.uint8).flatten().argmax(0, keepdim=True)
+    code, value = codes.flatten().gather(0, first), scan.ids.flatten().gather(0, first).clamp(-(2**31), 2**31 - 1)
+    return torch.cat([code, first // sequence, first % sequence, value]).to(torch.int32)
 
 
 def _visible_blocks(

@@ -88,7 +88,8 @@ def test_rows_are_padded_at_their_end(rows: Rows, multiple: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "tensor_parallel", "multiple"), [(1, 1, 1), (2, 1, 4), (4, 1, 8), (1, 4, 4), (2, 2, 4), (2, 3, 12)]
+    ("context", "tensor_parallel", "multiple"),
+    [(1, 1, 1), (2, 1, 4), (4, 1, 8), (1, 4, 4), (2, 2, 4), (2, 3, 12), (2, 4, 8)],
 )
 def test_document_multiples(context: int, tensor_parallel: int, multiple: int) -> None:
     found = document_multiple(context, tensor_parallel)

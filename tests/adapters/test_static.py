@@ -286,6 +286,7 @@ def flattened(value: Any) -> list[Any]:
     return flattened([*cast("dict[str, Any]", vars(value)).values()])
 
 
+@pytest.mark.slow
 def test_one_graph_holds_the_whole_derivation_for_every_shape() -> None:
     graphs: list[torch.fx.GraphModule] = []
 
@@ -302,6 +303,17 @@ def test_one_graph_holds_the_whole_derivation_for_every_shape() -> None:
         for ours, theirs in zip(found, expected, strict=True):
             assert torch.equal(ours, theirs) if isinstance(theirs, Tensor) else ours == theirs
     assert len(graphs) == 1
+
+
+@pytest.mark.slow
+def test_the_graph_can_be_taken_apart_into_what_compilers_lower() -> None:
+    ids, bounds = tensor([[1, 1, 2, 0, 3, 3], [4, 4, 4, 4, 4, 0]]), StaticBounds(4, 12, 6)
+
+    def tensors(ids: Tensor) -> list[Tensor]:
+        return [leaf for leaf in flattened(everything(ids, bounds)) if isinstance(leaf, Tensor)]
+
+    found = torch.compile(tensors, fullgraph=True, backend="aot_eager_decomp_partition")(ids)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, tensors(ids), strict=True))
 
 
 def test_nothing_depends_on_values() -> None:

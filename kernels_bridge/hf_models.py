@@ -45,7 +45,7 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
 
 
 def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
-    """Give what every Hugging Face model gets: no mask, no cache, positions if none came, metadata if it needs them.
+    """Give what every Hugging Face model gets: no cache, positions if none came, metadata if it needs them.
 
     Raises:
         EncodingError: the call continues a cache, in which packed rows cannot be told apart; or it lacks positions
@@ -54,7 +54,7 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
     if call.arguments.get("past_key_values") is not None:
         remedy = "Leave past_key_values out: a packed row is whole."
         raise EncodingError(Problem("past_key_values", "packed rows take no cache", "unsupported", remedy=remedy))
-    arguments: dict[str, object] = {"attention_mask": None, **metadata_arguments(model, call)}
+    arguments = metadata_arguments(model, call)
     if "use_cache" in (forward_arguments(model) or ()):
         arguments["use_cache"] = False
     if call.arguments.get("position_ids") is None:

@@ -109,7 +109,9 @@ def test_metadata_is_taken_from_a_model_that_needs_none() -> None:
     assert set(run(Dense(), **metadata)) == {"input_ids", "attention_mask"}
 
 
-@pytest.mark.parametrize("extra", [{}, {"packed_token_indices": None}, {"qkv_format": "thd"}])
+@pytest.mark.parametrize(
+    "extra", [{}, {"packed_token_indices": None}, {"qkv_format": "thd"}, {"_packed_seq_ids": BATCH}]
+)
 def test_thd_boundaries_without_token_indices_are_kept(extra: dict[str, Any]) -> None:
     lengths: dict[str, Any] = {"cu_seqlens": torch.tensor([0, 4, 12]), "max_seqlen": 8}
     seen = run(Dense(), **lengths, **extra)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module
 
 import pytest
 import torch
@@ -108,8 +107,3 @@ def test_waits_and_launches_are_counted() -> None:
     assert count(lambda far: (far + 1) * 2, ids).launches == 2
     assert count(lambda far: (far + 1) * 2, ids).reads == 0
     assert count(build_packed_sequence_metadata, ids).reads == 1
-
-
-def test_every_module_can_be_imported_alone() -> None:
-    for name in ("instructions", "memory", "peers", "report"):
-        assert import_module(f"benchmarks.{name}")

@@ -235,7 +235,7 @@ def _visible_blocks(
     held = tokens.count_before(ends) - tokens.count_before(begins)
     return VisibleBlocks(
         first=_narrow(first),
-        last=_narrow(np.maximum(last, own_last)),
+        last=_narrow(last),
         own_first=_narrow(own_first),
         own_last=_narrow(own_last),
         full_first=_narrow(full_first),

@@ -493,7 +493,7 @@ def _visible_blocks(
     held = _held(scan.kept, key_size)
     return VisibleBlocks(
         first=torch.where(some, first_key // key_size, own_first),
-        last=torch.where(some, last_key // key_size, own_last).maximum(own_last),
+        last=torch.where(some, last_key // key_size, own_last),
         own_first=own_first.expand_as(head),
         own_last=own_last.expand_as(head),
         full_first=torch.where(full, -(-lowest.gather(1, tail) // key_size), 0),

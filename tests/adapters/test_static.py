@@ -41,7 +41,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
     "static_segment_index": (static.static_segment_index, 24),
     "static_position_ids": (static.static_position_ids, 27),
     "static_block_causal_mask": (static.static_block_causal_mask, 17),
-    "static_block_mask": (static.static_block_mask, 109),
+    "static_block_mask": (static.static_block_mask, 108),
 }
 """Each function, and how many launches it may take after the scan, at most."""
 

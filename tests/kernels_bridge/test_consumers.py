@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neatpack.adapters import flash_varlen_kwargs
 from neatpack.contracts import Attachment, BoundariesMissingError, Decision, EncodingError, ModelError
 from neatpack.kernels_bridge import PackedCall, configure_packing, get_binding, get_consumer, use_consumer
+from neatpack.kernels_bridge.consumers import hf_flash, reference
 from neatpack.kernels_bridge.registry import Consumer
 from tests.kernels_bridge.packed import IDS, TOKENS, alone, first_fault, gradients, logits, loss, tiny
 from tests.kernels_bridge.untyped import backward, ints
@@ -305,3 +307,28 @@ def test_a_batch_of_padding_alone_is_legal() -> None:
     for consumer in ("reference", "block_causal"):
         configure_packing("eager", model, consumer=consumer)
         assert logits(model, TOKENS, _packed_seq_ids=torch.zeros_like(IDS)).isfinite().all()
+
+
+STATES: Final = torch.randn(2, 4, 24, 8, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("lost", ["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"])
+def test_flash_attention_never_runs_without_one_of_the_four(lost: str) -> None:
+    kwargs: dict[str, Any] = {**flash_varlen_kwargs(IDS), lost: None}
+    with pytest.raises(BoundariesMissingError, match=f"^{lost}: did not arrive"):
+        hf_flash.attend("flash_attention_2", nn.Identity(), STATES, STATES, STATES, None, **kwargs)
+
+
+def test_flash_attention_never_runs_with_a_mask() -> None:
+    mask = torch.ones_like(IDS)
+    with pytest.raises(ModelError, match="made a mask"):
+        hf_flash.attend("flash_attention_2", nn.Identity(), STATES, STATES, STATES, mask, **flash_varlen_kwargs(IDS))
+
+
+def test_the_reference_drops_weights_and_bounds_scores() -> None:
+    def attend(**options: Any) -> Tensor:
+        kwargs = flash_varlen_kwargs(IDS)
+        return reference.attend("eager", nn.Identity(), STATES, STATES, STATES, None, **kwargs, **options)[0]
+
+    assert attend(dropout=1.0).abs().max() == 0
+    assert not torch.allclose(attend(softcap=0.1), attend())

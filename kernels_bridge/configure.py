@@ -146,7 +146,8 @@ def _choose(attn_implementation: str, model: nn.Module, consumer: str | None) ->
 
 def _rejected(model: nn.Module, reasons: dict[str, str]) -> Problem:
     listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    return Problem("model", f"no consumer takes {type(model).__name__} ({listed})", "unsupported")
+    remedy = "`neatpack audit` shows which ways keep its documents apart."
+    return Problem("model", f"no consumer takes {type(model).__name__} ({listed})", "unsupported", remedy=remedy)
 
 
 def _require_varlen_transformers() -> None:

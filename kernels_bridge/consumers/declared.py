@@ -18,7 +18,7 @@ from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, PackedCall
 from neatpack.kernels_bridge.hf_attention import interface_modules
-from neatpack.kernels_bridge.models import NATIVE_FA4, declared_mask_type, forward_arguments
+from neatpack.kernels_bridge.models import NATIVE_FA4, declared_flag, declared_mask_type, forward_arguments, text_config
 from neatpack.kernels_bridge.neat_metadata import NEEDED, metadata_arguments
 
 _OWN: Final = "document_ids"
@@ -34,6 +34,8 @@ class DeclaredConsumer:
         """Accept a model that declares what it takes, or a custom one that names the default, a 4-D mask."""
         if interface_modules(model) and attn_implementation != NATIVE_FA4 and declared_mask_type(model) != _OWN:
             return Rejected(f"its attention is dispatched by its Hugging Face config, and it does not declare {_OWN!r}")
+        if text_config(model) is not None and not _declares(model):
+            return Rejected("it declares nothing, and what its Hugging Face layers make of a 4-D mask is not known")
         capabilities = get_packing_capabilities(attn_implementation, model)
         reason = _reason_against(model, capabilities)
         return Accepted(capabilities) if reason is None else Rejected(reason)
@@ -72,6 +74,10 @@ class NothingAttached:
 
     def detach(self) -> None:
         """Do nothing."""
+
+
+def _declares(model: nn.Module) -> bool:
+    return declared_mask_type(model) is not None or declared_flag(model, "requires_packed_sequence_metadata")
 
 
 def _mask_arguments(names: set[str], call: PackedCall) -> dict[str, object]:

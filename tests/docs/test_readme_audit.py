@@ -17,7 +17,7 @@ MODEL = next(block.body for block in blocks_of(README) if "class TinyModel" in b
 
 
 def audit(*targets: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "neatpack.kernels_bridge", "audit", *targets]
+    command = [sys.executable, "-m", "neatpack", "audit", *targets]
     return run(*command, cwd=cwd, env={**ACTIVE, "COLUMNS": "120"}, check=check)
 
 

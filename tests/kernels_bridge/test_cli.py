@@ -108,7 +108,7 @@ def test_an_interruption_leaves_without_a_traceback(
 
 
 def test_a_signal_interrupts_a_running_audit() -> None:
-    command = [sys.executable, "-m", "neatpack.kernels_bridge", "audit", *["llama"] * 50]
+    command = [sys.executable, "-m", "neatpack", "audit", *["llama"] * 50]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stderr is not None

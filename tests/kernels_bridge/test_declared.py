@@ -17,6 +17,7 @@ from neatpack.adapters import (
 )
 from neatpack.contracts import BoundariesMissingError, EncodingError, ModelError, PackedMaskType, PackingCapabilities
 from neatpack.kernels_bridge import configure_packing, configure_packing_for_models, get_binding
+from tests.kernels_bridge.packed import tiny
 from tests.kernels_bridge.toys import (
     BATCH,
     TOKENS,
@@ -231,8 +232,6 @@ def own_llama() -> nn.Module:
     """A Transformers model of the user's own, which reads ids."""
     from transformers import LlamaForCausalLM
 
-    from tests.kernels_bridge.packed import tiny
-
     llama = cast("type[Any]", LlamaForCausalLM)
 
     def forward(
@@ -247,3 +246,12 @@ def own_llama() -> nn.Module:
 
     own: Any = type("Own", (llama,), {"forward": forward, "__module__": __name__})
     return cast("nn.Module", own(cast("Any", tiny("llama")).config))
+
+
+@pytest.mark.parametrize("family", ["codegen", "gptj", "mamba2"])
+def test_a_transformers_model_without_an_attention_interface_is_refused(family: str) -> None:
+    model = tiny(family)
+    with pytest.raises(ModelError, match="what its Hugging Face layers make of a 4-D mask is not known") as caught:
+        configure_packing("eager", model)
+    assert "neatpack audit" in str(caught.value)
+    assert get_binding(model) is None

@@ -44,7 +44,7 @@ def test_wheel_holds_what_git_holds(wheel: Path) -> None:
 
 
 def test_wheel_says_that_it_is_typed(wheel: Path) -> None:
-    assert "neatpack/py.typed" in wheel_files(wheel)
+    assert {f"{package.replace('.', '/')}/py.typed" for package in PACKAGES} <= wheel_files(wheel)
 
 
 def test_sdist_builds_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
@@ -69,6 +69,14 @@ def test_installed_core_and_facade_import_without_the_extras(stranger: Path, tmp
     version, place = run(stranger, "-c", code, cwd=tmp_path).stdout.split(maxsplit=1)
     assert version == neatpack.__version__
     assert "site-packages" in place
+
+
+def test_the_command_says_what_it_needs(stranger: Path, tmp_path: Path) -> None:
+    for command in ([stranger.with_name("neatpack")], [stranger, "-m", "neatpack"]):
+        done = run(*command, "doctor", cwd=tmp_path, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith("neatpack: the command needs torch, which is not installed. Run `pip install")
+        assert "Traceback" not in done.stderr
 
 
 def test_version_is_written_once(wheel: Path) -> None:

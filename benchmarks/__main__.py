@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     steady()
     outcomes = list(_measure(options))
-    about = describe(" ".join(["python -m benchmarks", *given]))
+    about = describe(shlex.join(["python", "-m", "benchmarks", *given]))
     if options.json:
         text = as_json(outcomes, about)
     elif options.markdown:
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(options: argparse.Namespace) -> Iterator[Outcome]:
     effort = Effort(0, 1) if options.quick else Effort(options.seconds)
     for row in all_rows():
-        if options.only and options.only not in row.name:
+        described = f"{row.name} ({row.size}) {row.against} {row.measure}"
+        if options.only and not any(part in described for part in options.only):
             continue
         outcome = run(row, effort, tiny=options.quick)
         sys.stderr.write(f"{text_line(outcome)}\n")
@@ -44,7 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print all that was read as JSON")
     output.add_argument("--markdown", action="store_true", help="print docs/performance.md")
-    parser.add_argument("--only", metavar="NAME", help="only rows whose derivation contains this")
+    parser.add_argument(
+        "--only",
+        metavar="TEXT",
+        action="append",
+        help="only rows with this in 'derivation (size) peer measure'; repeatable",
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes and one turn: that it runs, not how fast")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each row (default: %(default)s)")
     return parser

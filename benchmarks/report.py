@@ -31,7 +31,9 @@ class Run:
 def describe(command: str) -> Run:
     """Describe this run."""
     today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
-    machine = f"{_processor()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    load = f"load average {os.getloadavg()[1]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
+    cores = f"{os.cpu_count()} cores with a {load}"
+    machine = f"{_processor()}, {cores}, {platform.system()}, Python {platform.python_version()}"
     return Run(command, today, machine, {name: _version(name) for name in _PACKAGES})
 
 

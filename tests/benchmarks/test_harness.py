@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,12 +19,16 @@ PEERS = ("nemo_automodel", "torchtitan", "trl", "fla", "transformers")
 TINY = Size(2, 64, 3)
 
 
+def uncompiled(function: Callable[..., object]) -> Callable[..., object]:
+    return function
+
+
 @pytest.fixture
 def without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PEERS:
         monkeypatch.setitem(sys.modules, name, None)
     # What torch compiles here takes minutes, and runs as well without.
-    monkeypatch.setattr(torch, "compile", lambda function: function)
+    monkeypatch.setattr(torch, "compile", uncompiled)
 
 
 def row(sides: Sides) -> Row:
@@ -101,7 +106,7 @@ def test_waits_and_launches_are_counted() -> None:
 
     def waits(far: torch.Tensor) -> list[int]:
         chosen = far[far > 0]
-        return [int(chosen.max()), *far[0].tolist(), len(far.nonzero())]
+        return [int(chosen.max()), int(far[0, 0]), len(far.nonzero())]
 
     assert count(waits, ids).reads == 4
     assert count(lambda far: (far + 1) * 2, ids).launches == 2

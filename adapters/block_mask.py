@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from neatpack.adapters.document_ids import canonical_document_ids
-from neatpack.adapters.segments import Integers, Segments, as_segments, to_tensor
+from neatpack.adapters.segments import Integers, Segments, as_segments, require_ids_form, to_tensor
 from neatpack.adapters.visibility import require_window, seen_range, sees
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -114,12 +114,18 @@ def mask_function(document_ids: Tensor, *, window: int | None = None, causal: bo
         window: as `build_block_mask`.
         causal: as `build_block_mask`.
 
+    Raises:
+        DocumentIdsError: the ids are no integers `[batch, sequence]`; their values are not read.
+        EncodingError: the window is not a positive int.
+
     Example:
         >>> function = mask_function(torch.tensor([[1, 1, 2]]))
         >>> zero, one, two = torch.arange(3)
         >>> function(zero, zero, one, zero), function(zero, zero, two, one)
         (tensor(True), tensor(False))
     """
+    require_ids_form(document_ids, "document_ids")
+    require_window(window)
 
     def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # noqa: ARG001 - torch passes it
         return sees(document_ids[batch, query], document_ids[batch, key], query, key, window=window, causal=causal)

@@ -221,14 +221,24 @@ def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:
     A row of one document is a plain 0/1 mask as well, and gives False. This reads from the device.
 
     Args:
-        attention_mask: any tensor, or None.
+        attention_mask: any dense tensor, or None.
+
+    Raises:
+        DocumentIdsError: it is neither, or a tensor without values that can be compared.
 
     Example:
         >>> is_indexed_packed_mask(torch.tensor([[1, 1, 2, 0]])), is_indexed_packed_mask(torch.tensor([[1, 1, 0]]))
         (True, False)
     """
     mask = cast("object", attention_mask)
-    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.dtype == torch.bool:
+    if mask is None:
+        return False
+    if not isinstance(mask, Tensor) or mask.layout is not torch.strided or mask.is_meta or mask.is_complex():
+        sort = f"{mask.dtype} on {mask.device}" if isinstance(mask, Tensor) else type(mask).__name__
+        message = "must be None or a dense tensor of real numbers that lies on a device"
+        remedy = "Pass the mask as the loader made it."
+        raise DocumentIdsError(Problem("attention_mask", message, "type", value=sort, remedy=remedy))
+    if mask.ndim != 2 or mask.dtype == torch.bool:
         return False
     if not mask.is_floating_point():
         mask = mask.to(torch.int64)  # not every integer dtype can be compared

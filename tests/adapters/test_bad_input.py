@@ -31,6 +31,7 @@ from neatpack.adapters import (
     get_unpad_data,
     is_document_ids,
     is_indexed_packed_mask,
+    mask_function,
     mask_labels,
     parse_document_ids,
     physical_offsets,
@@ -39,7 +40,7 @@ from neatpack.adapters import (
     unpack,
     validate_document_ids,
 )
-from neatpack.contracts.errors import PackingError
+from neatpack.contracts.errors import DocumentIdsError, PackingError
 
 _TAKE_IDS: Final[list[Callable[[Any], object]]] = [
     as_segments,
@@ -159,9 +160,25 @@ def test_a_plan_that_loses_or_repeats_documents_cannot_be_made(
         RowPlan(rows, lengths, capacity)
 
 
-@pytest.mark.parametrize("mask", [None, [[1, 2]], 2, torch.tensor(2), torch.zeros(2, 0), torch.ones(1, 1, 2, 2) * 3])
+@pytest.mark.parametrize("mask", [None, torch.tensor(2), torch.zeros(2, 0), torch.ones(1, 1, 2, 2) * 3])
 def test_what_is_no_2d_mask_numbers_no_documents(mask: Any) -> None:
     assert not is_indexed_packed_mask(mask)
+
+
+@pytest.mark.parametrize("name", ["a list", "an array", "a number", "complex", "meta", "sparse"])
+def test_what_is_no_mask_at_all_is_refused(name: str) -> None:
+    mask: Any = _NO_IDS[name]
+    with pytest.raises(DocumentIdsError, match="attention_mask"):
+        is_indexed_packed_mask(mask)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in _NO_IDS if name not in ("negative", "returning", "returning after padding")]
+)
+def test_a_mask_function_takes_ids_alone(name: str) -> None:
+    ids: Any = _NO_IDS[name]
+    with pytest.raises(DocumentIdsError, match="document_ids"):
+        mask_function(ids)
 
 
 def test_numbers_of_numpy_are_counts_too() -> None:

@@ -74,6 +74,16 @@ class PackedDocuments:
         if document is not None:
             changed = torch.zeros_like(changed)
             changed[self.places[document].row, self.places[document].span] = True
+        return self._changed_where(changed)
+
+    def with_earlier_changed(self) -> Tensor:
+        """The packed tokens with all but the last of every document changed: `[batch, sequence]`."""
+        changed = self.document_ids > 0
+        for place in self.places:
+            changed[place.row, place.stop - 1] = False
+        return self._changed_where(changed)
+
+    def _changed_where(self, changed: Tensor) -> Tensor:
         others = (self.input_ids + max(1, self.vocabulary // 3)) % self.vocabulary
         return torch.where(changed, others, self.input_ids)
 

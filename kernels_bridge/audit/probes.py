@@ -117,6 +117,13 @@ def sees_later_tokens(ask: Ask, packed: PackedDocuments) -> bool | None:
     return any(bool((gradient[piece.row, later] != 0).any()) for gradient in gradients[piece.call])
 
 
+def answers_to_earlier_tokens(ask: Ask, packed: PackedDocuments) -> float:
+    """How far the last token of any document moves when all earlier ones of it change, as a share of the scale."""
+    before, after = ask().logits, ask(tokens=packed.with_earlier_changed()).logits
+    moved = [float((one[-1] - other[-1]).abs().max()) for one, other in zip(before, after, strict=True)]
+    return _worst(moved) / (variation(before) or 1.0)
+
+
 def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float) -> Movement:
     sources = range(len(packed.places))
     return _movement([_moved(ask, packed.with_changed(source), logits, unit) for source in sources])

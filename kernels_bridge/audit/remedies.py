@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from neatpack.kernels_bridge.audit.paths import PATHS, PathName
-from neatpack.kernels_bridge.audit.report import PathReport
+from neatpack.kernels_bridge.audit.report import Kind, PathReport
 
 PREFERRED: Final[tuple[PathName, ...]] = (
     "configured",
@@ -21,6 +21,12 @@ PREFERRED: Final[tuple[PathName, ...]] = (
     "per_document",
 )
 """Paths to recommend, the fastest and least error-prone first."""
+
+_UNSEEN: Final[Mapping[Kind | None, str]] = {
+    "constant": "give the model weights that let its logits move",
+    "no_mixing": "redraw or train the weights that let tokens mix",
+}
+"""What lets a leak be seen, by what hid it."""
 
 
 def with_remedies(paths: Mapping[str, PathReport]) -> dict[str, PathReport]:
@@ -42,7 +48,7 @@ def with_remedies(paths: Mapping[str, PathReport]) -> dict[str, PathReport]:
 def _remedy(name: str, report: PathReport, clean: set[str], others: Sequence[str]) -> str:
     instead = next((path.instead for path in PATHS if path.name == name), None)
     if report.verdict == "inconclusive":
-        return "give the model weights that let its logits move" if report.kind == "constant" else "see the message"
+        return _UNSEEN.get(report.kind, "see the message")
     if instead is not None and instead[0] in clean:
         return instead[1]
     return f"use {', '.join(others[:2])}" if others else "no path of this model is clean: do not pack"

@@ -31,6 +31,7 @@ Kind = Literal[
     "length",
     "unexplained",
     "constant",
+    "no_mixing",
     "not_finite",
     "gradient_unseen",
 ]
@@ -41,7 +42,8 @@ Leaks: through `attention`, `convolution` or `recurrence`, or by `mixing` in a m
 (`kernel_not_called`), or the boundaries did not arrive where they were needed (`kwargs_dropped`).
 Differences: tokens past the `window` see too much; documents that do not begin a row have the wrong `positions`;
 shorter documents change with the `length` of the longest; or the difference is `unexplained`.
-Inconclusive: the logits are `constant` or `not_finite`, or no gradient could be watched (`gradient_unseen`).
+Inconclusive: the logits are `constant` or `not_finite`, at documents or at padding; no token answers to an earlier one
+of its document (`no_mixing`); or no gradient could be watched (`gradient_unseen`).
 """
 
 

@@ -40,6 +40,7 @@ class Evidence:
         dropped: arguments that the model's forward does not take.
         had_effect: whether the logits change when the boundaries are left out; None where that was not tried.
         causal: whether tokens inside a document see no later ones; None where that was not tried.
+        mixes_within: whether tokens answer to earlier ones of their document; None where that was not tried.
     """
 
     measurement: Measurement
@@ -47,6 +48,7 @@ class Evidence:
     dropped: tuple[str, ...] = ()
     had_effect: bool | None = None
     causal: bool | None = None
+    mixes_within: bool | None = None
 
     @property
     def leaks(self) -> bool:
@@ -98,6 +100,9 @@ def judge(evidence: Evidence, path: Path, places: Sequence[Place]) -> Finding:
         return Finding("inconclusive", "kernel_not_called", "The bound kernel was never called: this proves nothing.")
     if evidence.kernel is not None and not evidence.kernel.boundaries_seen:
         return Finding("inconclusive", "kwargs_dropped", "The kernel was called without the boundaries given.")
+    if evidence.mixes_within is False:
+        message = "No token of a document answers to an earlier one, so that a leak could not be seen."
+        return Finding("inconclusive", "no_mixing", message)
     return Finding("clean", None, "Every document answers as it does alone.")
 
 

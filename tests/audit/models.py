@@ -84,6 +84,19 @@ class DeclaresFalsely(ReadsIds):
         return super().forward(input_ids)
 
 
+class StartsAtZero(DeclaresFalsely):
+    """Would leak, but the output of its attention is projected by zeros, as before training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+        nn.init.zeros_(self.out.weight)
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+        states = self.embed(input_ids)
+        return self.answer(states + self.out(self.attention(states)))
+
+
 class Convolves(Base):
     """Leaks through a causal convolution."""
 

@@ -10,12 +10,28 @@ from tests.audit import models
 from tests.audit.conftest import Audit
 
 
-def test_a_model_without_any_mixing_is_clean_on_every_native_path(audit: Audit) -> None:
-    report = audit(models.TokenByToken)
-    verdicts = {name: path.verdict for name, path in report.paths.items()}
-    assert set(verdicts.values()) == {"clean", "refused"}
-    assert verdicts["configured"] == "refused"  # it declares nothing, and names nothing
+@pytest.mark.parametrize("model", [models.TokenByToken, models.StartsAtZero])
+def test_a_model_without_any_mixing_is_never_clean(audit: Audit, model: type[nn.Module]) -> None:
+    report = audit(model)
+    kinds = {(path.verdict, path.kind) for name, path in report.paths.items() if name != "configured"}
+    assert kinds == {("inconclusive", "no_mixing")}
+    assert report.paths["mask_2d"].remedy == "redraw or train the weights that let tokens mix"
     assert not report.is_clean
+
+
+def test_what_declares_nothing_and_names_nothing_is_refused(audit: Audit) -> None:
+    assert audit(models.TokenByToken).paths["configured"].verdict == "refused"
+
+
+def test_a_leak_behind_a_projection_of_zeros_is_not_clean_until_it_shows(audit: Audit) -> None:
+    def trained() -> nn.Module:
+        model = models.StartsAtZero()
+        nn.init.normal_(model.out.weight)
+        return model
+
+    path = audit(models.StartsAtZero).paths["configured"]
+    assert (path.verdict, path.kind) == ("inconclusive", "no_mixing")
+    assert audit(trained).paths["configured"].verdict == "leak"
 
 
 def test_a_leak_is_found_with_its_kind_and_place(audit: Audit) -> None:

@@ -75,6 +75,12 @@ class Path:
         """Whether anything that it gives says where documents end."""
         return not CARRY_BOUNDARIES.isdisjoint(self.given)
 
+    def carries_boundaries_in(self, argument: str) -> bool:
+        """Whether this argument says where documents end. Positions do so only where nothing else does."""
+        if argument == "position_ids":
+            return CARRY_BOUNDARIES.intersection(self.given) == {"position_ids"}
+        return argument != "attention_mask" or "mask_2d" not in self.given
+
 
 PATHS: Final = (
     Path(

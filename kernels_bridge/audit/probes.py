@@ -54,6 +54,7 @@ class Measurement:
             model has no token embedding that could be watched.
         padding: the greatest effect of changed padding on a document, or of the embeddings of padding, in the same
             units.
+        finite_padding: whether the logits at padding are finite.
     """
 
     scale: float
@@ -62,6 +63,7 @@ class Measurement:
     perturbation: Movement
     gradient: Movement | None
     padding: float
+    finite_padding: bool = True
 
     @property
     def difference(self) -> float:
@@ -96,6 +98,7 @@ def measure(ask: Ask, packed: PackedDocuments, alone: Answer) -> Measurement:
         perturbation=perturbation,
         gradient=gradient,
         padding=_worst([by_padding, by_padding_embeddings]),
+        finite_padding=answer.finite_padding,
     )
 
 

@@ -40,11 +40,13 @@ class Answer:
         pieces: where each document stands.
         embeddings: of each call, the outputs of its token embeddings, `[batch, sequence, ...]`, as leaves to which
             the logits are differentiable.
+        finite_padding: whether the logits at padding are numbers; True where there is no padding.
     """
 
     logits: tuple[Tensor, ...]
     pieces: tuple[Piece, ...]
     embeddings: tuple[tuple[Tensor, ...], ...] = ()
+    finite_padding: bool = True
 
 
 @dataclass
@@ -76,7 +78,9 @@ class Subject:
         pieces = tuple(Piece(0, place.row, place.span) for place in packed.places)
         with self._embeddings(tokens, grad) as embeddings:
             logits = self._call(tokens, arguments)
-        return Answer(tuple(logits[piece.row, piece.span] for piece in pieces), pieces, (tuple(embeddings),))
+        finite_padding = bool(logits[packed.document_ids == 0].isfinite().all())
+        parts = tuple(logits[piece.row, piece.span] for piece in pieces)
+        return Answer(parts, pieces, (tuple(embeddings),), finite_padding)
 
     def alone(self, packed: PackedDocuments, tokens: Tensor | None = None, grad: bool = False) -> Answer:
         """Give each document in a call of its own; arguments as in `packed`."""

@@ -100,6 +100,9 @@ def judge(evidence: Evidence, path: Path, places: Sequence[Place]) -> Finding:
         return Finding("inconclusive", "kernel_not_called", "The bound kernel was never called: this proves nothing.")
     if evidence.kernel is not None and not evidence.kernel.boundaries_seen:
         return Finding("inconclusive", "kwargs_dropped", "The kernel was called without the boundaries given.")
+    if not evidence.measurement.finite_padding:
+        message = "Logits at padding are not finite numbers: a loss over the row can carry them into every gradient."
+        return Finding("inconclusive", "not_finite", message)
     if evidence.mixes_within is False:
         message = "No token of a document answers to an earlier one, so that a leak could not be seen."
         return Finding("inconclusive", "no_mixing", message)
@@ -109,9 +112,11 @@ def judge(evidence: Evidence, path: Path, places: Sequence[Place]) -> Finding:
 def _unseen(measurement: Measurement) -> Finding | None:
     """Say why a leak could not have been seen; None if it could."""
     perturbation, gradient = measurement.perturbation, measurement.gradient
-    numbers = [perturbation.cross, measurement.padding, 0.0 if gradient is None else gradient.cross]
+    numbers = [perturbation.cross, 0.0 if gradient is None else gradient.cross]
     if not measurement.finite or not all(map(math.isfinite, numbers)):
         return Finding("inconclusive", "not_finite", "Logits or gradients are not finite numbers.")
+    if not math.isfinite(measurement.padding):
+        return Finding("inconclusive", "not_finite", "Logits or gradients by padding are not finite numbers.")
     if measurement.scale == 0 or perturbation.own <= THRESHOLD:
         return Finding("inconclusive", "constant", "A document's own logits do not move when its tokens change.")
     if gradient is None:
@@ -130,8 +135,9 @@ def _leak(evidence: Evidence, path: Path) -> tuple[Kind | None, str]:
         return "kernel_not_called", f"{reaches} The model never called the bound kernel."
     if evidence.kernel is not None and not evidence.kernel.boundaries_seen:
         return "kwargs_dropped", f"{reaches} The kernel was called without the boundaries given."
-    if evidence.dropped and path.carries_boundaries:
-        return "kwargs_dropped", f"{reaches} The forward does not take {', '.join(evidence.dropped)}."
+    lost = [name for name in evidence.dropped if path.carries_boundaries_in(name)]
+    if lost:
+        return "kwargs_dropped", f"{reaches} The forward does not take {', '.join(lost)}."
     if evidence.had_effect is False:
         return "kwargs_dropped", f"{reaches} The boundaries given change nothing in the answer."
     if evidence.causal is False:

@@ -109,6 +109,20 @@ class Convolves(Base):
         return self.answer(states[..., : input_ids.shape[1]].transpose(1, 2))
 
 
+class ReadsIdsHalf(ReadsIds):
+    """Its attention keeps documents apart by their ids, and its convolution does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(WIDTH, WIDTH, kernel_size=3, padding=2)
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+        states: Tensor = self.embed(input_ids)
+        states = self.conv(states.transpose(1, 2))[..., : input_ids.shape[1]].transpose(1, 2)
+        mask = None if _packed_seq_ids is None else build_block_causal_mask(_packed_seq_ids)
+        return self.answer(self.attention(states, mask))
+
+
 class Recurs(Base):
     """Leaks through a recurrent state."""
 

@@ -51,6 +51,25 @@ def test_dropped_arguments_are_listed_and_named_as_the_cause(audit: Audit) -> No
     path = audit(models.Leaks).paths["varlen"]
     assert (path.verdict, path.kind) == ("leak", "kwargs_dropped")
     assert path.dropped == ("position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+    assert "does not take cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k." in path.message
+
+
+def test_a_leak_past_ids_that_were_read_is_named_by_its_mechanism(audit: Audit) -> None:
+    path = audit(models.ReadsIdsHalf).paths["configured"]
+    assert (path.verdict, path.kind, path.where) == ("leak", "convolution", "conv (Conv1d)")
+    assert path.dropped == ("position_ids",)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_padding_that_is_no_number_is_not_clean(audit: Audit, value: float) -> None:
+    class Padded(models.ReadsIds):
+        def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+            logits = super().forward(input_ids, _packed_seq_ids)
+            return logits if _packed_seq_ids is None else logits.masked_fill((_packed_seq_ids == 0)[..., None], value)
+
+    path = audit(Padded).paths["configured"]
+    assert (path.verdict, path.kind) == ("inconclusive", "not_finite")
+    assert "at padding" in path.message
 
 
 def test_swallowed_arguments_are_the_cause_as_well(audit: Audit) -> None:

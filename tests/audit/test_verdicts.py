@@ -63,6 +63,25 @@ def test_dropped_arguments_explain_no_leak_where_nothing_said_where_documents_en
     assert judge(evidence, MASK_2D, PLACES).kind is None
 
 
+@pytest.mark.parametrize(
+    ("path", "dropped", "kind"),
+    [
+        ("positions", "position_ids", "kwargs_dropped"),
+        ("positions+mask_2d", "position_ids", "kwargs_dropped"),
+        ("positions+mask_2d", "attention_mask", None),
+        ("varlen", "position_ids", None),
+        ("mask_4d_float", "position_ids", None),
+        ("mask_4d_float", "attention_mask", "kwargs_dropped"),
+        ("configured", "position_ids", None),
+        ("configured", "_packed_seq_ids", "kwargs_dropped"),
+    ],
+)
+def test_only_what_says_where_documents_end_explains_a_leak(path: str, dropped: str, kind: str | None) -> None:
+    evidence = Evidence(replace(CLEAN, perturbation=MOVED), None, dropped=(dropped,), had_effect=True)
+    (given,) = (one for one in PATHS if one.name == path)
+    assert judge(evidence, given, PLACES).kind == kind
+
+
 def test_numbers_alone_prove_nothing_if_the_kernel_was_not_called() -> None:
     assert _judge(CLEAN, KernelCalls(0, False)) == ("inconclusive", "kernel_not_called")
     assert _judge(CLEAN, KernelCalls(2, False)) == ("inconclusive", "kwargs_dropped")
@@ -74,6 +93,7 @@ def test_numbers_alone_prove_nothing_if_the_kernel_was_not_called() -> None:
     [
         ({"finite": False}, "not_finite"),
         ({"padding": math.nan}, "not_finite"),
+        ({"finite_padding": False}, "not_finite"),
         ({"gradient": Movement(math.nan, math.nan, 0, 0)}, "not_finite"),
         ({"scale": 0.0}, "constant"),
         ({"perturbation": replace(STILL, own=0.0)}, "constant"),

@@ -13,11 +13,15 @@ The members are read-only properties of precise types. `nn.Module.__getattr__` w
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from typing_extensions import runtime_checkable
 
-from neatpack.contracts.capabilities import PackedMaskType
+from neatpack.contracts.capabilities import PackedMaskType, flag_problems, validate_packed_mask_type
+from neatpack.contracts.errors import CapabilitiesError, Problem
 
 
 @runtime_checkable
@@ -75,7 +79,12 @@ MetadataModelT = TypeVar("MetadataModelT", bound=type[PackingMetadataConsumer])
 
 
 def packed_mask_consumer(model: MaskModelT) -> MaskModelT:
-    """Class decorator: the type checker rejects the class unless it is a `PackedMaskConsumer`. It does nothing else.
+    """Class decorator: the type checker rejects the class unless it is a `PackedMaskConsumer`.
+
+    A plain class attribute is checked at run time as well; what a property or `__init__` gives is not known yet.
+
+    Raises:
+        CapabilitiesError: the class attribute names no packed mask type.
 
     Example:
         >>> from typing import Literal
@@ -83,15 +92,31 @@ def packed_mask_consumer(model: MaskModelT) -> MaskModelT:
         ... class MyModel:
         ...     packed_mask_type: Literal["document_ids"] = "document_ids"
     """
+    _check_class_attribute(model, "packed_mask_type", validate_packed_mask_type)
     return model
 
 
 def packing_metadata_consumer(model: MetadataModelT) -> MetadataModelT:
     """Class decorator: the type checker rejects the class unless it is a `PackingMetadataConsumer`.
 
+    A plain class attribute is checked at run time as well; what a property or `__init__` gives is not known yet.
+
+    Raises:
+        CapabilitiesError: the class attribute is no bool.
+
     Example:
         >>> @packing_metadata_consumer
         ... class MyModel:
         ...     requires_packed_sequence_metadata: bool = True
     """
+    name = "requires_packed_sequence_metadata"
+    _check_class_attribute(model, name, partial(flag_problems, name))
     return model
+
+
+def _check_class_attribute(model: type[object], name: str, validate: Callable[[object], list[Problem]]) -> None:
+    """Refuse a wrong value that stands in the class. None may be a place for what `__init__` sets."""
+    value: object = inspect.getattr_static(model, name, None)
+    problems = validate(value) if isinstance(value, (str, int)) else []
+    if problems:
+        raise CapabilitiesError(*problems)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import neatpack.contracts as core
@@ -119,3 +121,29 @@ def test_other_errors_of_a_property_pass_through() -> None:
 
     with pytest.raises(ZeroDivisionError):
         core.is_packed_mask_consumer(Broken())
+
+
+@pytest.mark.parametrize("value", ["document_id", "", True, 3])
+def test_the_decorator_refuses_a_class_with_a_wrong_mask_type(value: object) -> None:
+    model: Any = type("Model", (), {"packed_mask_type": value})
+    with pytest.raises(CapabilitiesError, match="packed_mask_type") as caught:
+        core.packed_mask_consumer(model)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["no", 1])
+def test_the_decorator_refuses_a_class_with_a_flag_that_is_no_bool(value: object) -> None:
+    model: Any = type("Model", (), {"requires_packed_sequence_metadata": value})
+    with pytest.raises(CapabilitiesError, match="must be a bool"):
+        core.packing_metadata_consumer(model)
+
+
+def test_the_decorators_leave_the_rest_to_the_built_model() -> None:
+    class SetLater:
+        __slots__ = ("packed_mask_type", "requires_packed_sequence_metadata")
+
+    placeholder = type("Placeholder", (), {"packed_mask_type": None, "requires_packed_sequence_metadata": None})
+    models: list[Any] = [Declared, SetLater, placeholder, FailingProperty, type("Model", (), {})]
+    for model in models:
+        assert core.packed_mask_consumer(model) is model
+        assert core.packing_metadata_consumer(model) is model

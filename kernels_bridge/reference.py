@@ -7,11 +7,13 @@ memory grows with the square of the longest document and not with the number of 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeIs
 
 from neatpack.adapters.visibility import sees
 from neatpack.contracts.errors import KernelInputError, Problem
@@ -62,7 +64,8 @@ def varlen_attention(
         `[tokens, heads, value_dim]`, in the dtype of `query`.
 
     Raises:
-        KernelInputError: shapes, dtypes, devices or offsets do not fit together; the field and position are named.
+        KernelInputError: an argument is of another type, or shapes, dtypes, devices or offsets do not fit together;
+            the field and position are named.
 
     Example:
         >>> tokens = torch.randn(5, 2, 4)
@@ -73,8 +76,12 @@ def varlen_attention(
         >>> bool((out[0] == tokens[0]).all() and (out[2] == tokens[2]).all())  # the first token sees itself alone
         True
     """
+    _require_tensors(query=query, key=key, value=value, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    if sinks is not None:
+        _require_tensors(sinks=sinks)
     _check_states(query, key, value, sinks)
-    _check_options(window_size, softcap, dropout_p)
+    _check_numbers(softmax_scale, softcap, dropout_p)
+    _check_reach(causal, window_size)
     starts_q = _read_offsets("cu_seqlens_q", cu_seqlens_q, query, "max_seqlen_q", max_seqlen_q)
     starts_k = _read_offsets("cu_seqlens_k", cu_seqlens_k, key, "max_seqlen_k", max_seqlen_k)
     if len(starts_q) != len(starts_k):
@@ -141,6 +148,14 @@ def _attend(
     return torch.einsum("hqk,khd->qhd", weights, value).to(query.dtype)
 
 
+def _require_tensors(**arguments: object) -> None:
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor):
+            remedy = "Pass a tensor, as `torch.as_tensor(x)` makes one of a list or an array."
+            problem = Problem(name, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy)
+            raise KernelInputError(problem)
+
+
 def _check_states(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> None:
     problems: list[Problem] = []
     for name, states in (("query", query), ("key", key), ("value", value)):
@@ -169,18 +184,43 @@ def _check_states(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | Non
         raise KernelInputError(*problems)
 
 
-def _check_options(window: Window, softcap: float, dropout_p: float) -> None:
-    for position, limit in enumerate(window):
-        if limit is not None and limit < 0:
-            message = "counts the keys seen before and after the query's own, and cannot be negative"
+def _check_numbers(softmax_scale: object, softcap: object, dropout_p: object) -> None:
+    if softmax_scale is not None and not _is_finite(softmax_scale):
+        remedy = "Pass None for head_dim ** -0.5."
+        message = "must be a finite number or None"
+        raise KernelInputError(Problem("softmax_scale", message, "value", value=repr(softmax_scale), remedy=remedy))
+    if not _is_finite(softcap) or softcap < 0:
+        remedy = "Pass 0.0 for none."
+        message = "must be 0 (none) or a positive number"
+        raise KernelInputError(Problem("softcap", message, "value", value=repr(softcap), remedy=remedy))
+    if not _is_finite(dropout_p) or not 0 <= dropout_p <= 1:
+        remedy = "Pass a number from 0 to 1."
+        raise KernelInputError(
+            Problem("dropout_p", "must be a probability", "value", value=repr(dropout_p), remedy=remedy)
+        )
+
+
+def _check_reach(causal: object, window: object) -> None:
+    if not isinstance(causal, bool):
+        remedy = "Pass True or False."
+        raise KernelInputError(Problem("causal", "must be a bool", "type", value=repr(causal), remedy=remedy))
+    shown = repr(window)
+    limits = cast("Sequence[object]", window) if isinstance(window, (tuple, list)) else ()
+    if len(limits) != 2:
+        message = "must be two numbers of keys, (before, after)"
+        remedy = "Pass (None, None) for no window."
+        raise KernelInputError(Problem("window_size", message, "type", value=shown, remedy=remedy))
+    for position, limit in enumerate(limits):
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            message = "counts the keys seen before or after the query's own: an int that is not negative"
             remedy = "Pass None for no limit."
             raise KernelInputError(
-                Problem("window_size", message, "value", position=position, value=limit, remedy=remedy)
+                Problem("window_size", message, "value", position=position, value=repr(limit), remedy=remedy)
             )
-    if not (math.isfinite(softcap) and softcap >= 0):
-        raise KernelInputError(Problem("softcap", "must be 0 (none) or a positive number", "value", value=softcap))
-    if not 0 <= dropout_p <= 1:
-        raise KernelInputError(Problem("dropout_p", "must be a probability", "value", value=dropout_p))
+
+
+def _is_finite(number: object) -> TypeIs[int | float]:
+    return isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
 
 
 def _read_offsets(field: str, offsets: Tensor, states: Tensor, longest_field: str, longest: int) -> list[int]:

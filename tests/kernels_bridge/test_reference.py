@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -203,7 +204,21 @@ def i32(*values: int) -> Tensor:
         ("max_seqlen_q", 2, None, "longest document, 3"),
         ("max_seqlen_k", torch.tensor(3), None, "Python int"),
         ("max_seqlen_k", True, None, "Python int"),
+        ("query", np.zeros((5, 2, 4)), None, "ndarray: must be a torch.Tensor"),
+        ("query", None, None, "NoneType: must be a torch.Tensor"),
+        ("cu_seqlens_q", [0, 2, 5], None, "list: must be a torch.Tensor"),
+        ("cu_seqlens_k", None, None, "NoneType: must be a torch.Tensor"),
+        ("sinks", [1, 2], None, "list: must be a torch.Tensor"),
         ("window_size", (None, -1), 1, "negative"),
+        ("window_size", 2, None, "(before, after)"),
+        ("window_size", (2,), None, "(before, after)"),
+        ("window_size", (True, 0), 0, "True: counts"),
+        ("window_size", (0, 1.5), 1, "1.5: counts"),
+        ("softmax_scale", "x", None, "finite"),
+        ("softmax_scale", float("nan"), None, "finite"),
+        ("causal", "x", None, "bool"),
+        ("softcap", "x", None, "positive"),
+        ("dropout_p", "x", None, "probability"),
         ("softcap", -1.0, None, "positive"),
         ("softcap", float("nan"), None, "positive"),
         ("dropout_p", 1.5, None, "probability"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterable
 from typing import Final, cast
 
 from torch import nn
 
-from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, Problem
 from neatpack.kernels_bridge.models import (
     FLASH_IMPLEMENTATIONS,
@@ -23,6 +22,7 @@ from neatpack.kernels_bridge.models import (
     require_module,
     unbound_name,
 )
+from neatpack.kernels_bridge.spelling import suggest
 
 _KNOWN: Final = ("eager", "sdpa", "flex_attention", "flex", "te", NATIVE_FA4, *FLASH_IMPLEMENTATIONS)
 """Names of Transformers and of NeMo AutoModel; whatever Transformers' registry holds is known as well."""
@@ -52,7 +52,7 @@ def get_packing_capabilities(attn_implementation: str, model: nn.Module | None =
     """
     inner = None if model is None else require_module(model)
     own_type = None if inner is None else declared_mask_type(inner)
-    _require_known(attn_implementation, inner, own_type)
+    require_known(attn_implementation, inner)
     name = mainline_name(unbound_name(attn_implementation))
     metadata = inner is not None and declared_flag(inner, "requires_packed_sequence_metadata")
     native = inner is not None and declared_flag(inner, "uses_native_fa4")
@@ -75,16 +75,23 @@ def _no_native_consumer() -> Problem:
     return Problem("attn_implementation", message, "unsupported", value=repr(NATIVE_FA4), remedy=remedy)
 
 
-def _require_known(name: object, model: nn.Module | None, own_type: PackedMaskType | None) -> None:
-    """Refuse a name that nobody knows. An author who declares the mask type may name a backend of their own."""
+def require_known(name: object, model: nn.Module | None) -> None:
+    """Refuse a name that nobody knows. An author who declares the mask type may name a backend of their own.
+
+    Args:
+        name: of an attention implementation.
+        model: the built model, without wrappers.
+
+    Raises:
+        CapabilitiesError: nobody knows the name, or it is no name.
+    """
     if isinstance(name, str):
         known = {*_KNOWN, *_registered_names()}
         if unbound_name(name) in known or is_hub_id(unbound_name(name)):
             return
-        if model is not None and own_type is not None and declared_backend(model) == name:
+        if model is not None and declared_mask_type(model) is not None and declared_backend(model) == name:
             return
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)
-        remedy = f"Did you mean {near[0]!r}?"
+        remedy = suggest(name, known)
     else:
         remedy = "Pass a name, such as 'sdpa'."
     message = "is no attention implementation that neatpack or Transformers knows"

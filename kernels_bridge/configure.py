@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
+from typing import cast
 
 from torch import nn
 
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.errors import ConsumerError, ModelError, Problem
+from neatpack.contracts.errors import ConsumerError, ModelError, ModelTypeError, Problem
 from neatpack.contracts.kernels import Rejected
 from neatpack.kernels_bridge.binding import bind, get_binding
-from neatpack.kernels_bridge.capabilities import get_packing_capabilities
+from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
 from neatpack.kernels_bridge.hf_attention import interface_modules
 from neatpack.kernels_bridge.models import (
@@ -81,9 +82,9 @@ def configure_packing_for_models(models: Sequence[nn.Module]) -> PackingCapabili
     Raises:
         CapabilitiesError: there is no stage, or their mask types differ. No stage has been bound.
         ModelError: no consumer takes a stage. No stage has been bound.
-        ModelTypeError: a stage is no `torch.nn.Module`.
+        ModelTypeError: `models` holds no stages, or a stage is no `torch.nn.Module`.
     """
-    stages = [require_module(model) for model in models]
+    stages = _require_modules(models)
     chosen = [(stage, get_model_attn_implementation(stage)) for stage in stages]
     choices = [_choose(implementation, stage, None) for stage, implementation in chosen]
     combined = PackingCapabilities.combine(capabilities for _, capabilities in choices)
@@ -105,6 +106,7 @@ def validate_flash_packing_support(attn_implementation: str = "sdpa", model: nn.
         model: the built model, in any wrapper of torch; where None, only Transformers is checked.
 
     Raises:
+        CapabilitiesError: nobody knows the name.
         ModelError: the installed Transformers takes no varlen kwargs, or the forward of a custom model names neither
             all four nor `_packed_seq_ids`.
         ModelTypeError: `model` is no `torch.nn.Module`.
@@ -112,9 +114,10 @@ def validate_flash_packing_support(attn_implementation: str = "sdpa", model: nn.
     Example:
         >>> validate_flash_packing_support("sdpa", nn.Linear(2, 2))
     """
+    inner = None if model is None else require_module(model)
+    require_known(attn_implementation, inner)
     if not is_flash(unbound_name(attn_implementation)):
         return
-    inner = None if model is None else require_module(model)
     if inner is None or interface_modules(inner):
         _require_varlen_transformers()
         return
@@ -123,6 +126,15 @@ def validate_flash_packing_support(attn_implementation: str = "sdpa", model: nn.
         message = f"{type(inner).__name__}.forward names neither {DOCUMENT_IDS} nor all of {', '.join(FLASH_FIELDS)}"
         remedy = "Add them to its arguments: `**kwargs` is no proof that boundaries arrive."
         raise ModelError(Problem("forward", message, "unsupported", remedy=remedy))
+
+
+def _require_modules(models: object) -> list[nn.Module]:
+    if isinstance(models, Iterable):
+        return [require_module(model) for model in cast("Iterable[object]", models)]
+    remedy = "Pass a list of the built stages."
+    raise ModelTypeError(
+        Problem("models", "must be a sequence of torch.nn.Module", "type", value=type(models).__name__, remedy=remedy)
+    )
 
 
 def _choose(attn_implementation: str, model: nn.Module, consumer: str | None) -> tuple[str, PackingCapabilities]:

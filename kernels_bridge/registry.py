@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,11 +13,13 @@ from neatpack.contracts.errors import ConsumerError, Problem
 from neatpack.contracts.kernels import CONSUMER_NAMES, AttentionConsumer, Decision
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.models import get_model_attn_implementation, require_module
+from neatpack.kernels_bridge.spelling import suggest
 
 Consumer: TypeAlias = AttentionConsumer[nn.Module, PackedCall]
 
 _REGISTERED: Final[dict[str, Consumer | None]] = dict.fromkeys(CONSUMER_NAMES)
 """By name, in order of preference; None where neatpack's own has not been imported yet."""
+_MEMBERS: Final = ("name", "decide", "attach", "derive")
 
 
 def register_consumer(consumer: Consumer, *, replace: bool = False) -> None:
@@ -29,12 +30,9 @@ def register_consumer(consumer: Consumer, *, replace: bool = False) -> None:
         replace: whether it may take the place of the consumer that has its name.
 
     Raises:
-        ConsumerError: its name is no plain word, or is taken and `replace` is False.
+        ConsumerError: it lacks one of these, its name is no plain word, or is taken and `replace` is False.
     """
-    name = consumer.name
-    if not name.isidentifier():
-        remedy = "Use letters, digits and underscores: it becomes part of an attention function's name."
-        raise ConsumerError(Problem("name", "is no plain word", "value", value=repr(name), remedy=remedy))
+    name = _checked_name(consumer)
     if name in _REGISTERED and not replace:
         remedy = "Choose another name, or pass replace=True to take its place on purpose."
         raise ConsumerError(Problem("name", "a consumer has this name already", "value", value=name, remedy=remedy))
@@ -55,7 +53,7 @@ def get_consumer(name: str) -> Consumer:
     """Return a consumer by name. It is imported now if it has not been needed before.
 
     Raises:
-        ConsumerError: no consumer has this name; the nearest is named.
+        ConsumerError: no consumer has this name; the nearest is named, or all where none is near.
 
     Example:
         >>> get_consumer("reference").name
@@ -81,7 +79,11 @@ def consumer_names() -> tuple[str, ...]:
 
 @contextmanager
 def use_consumer(consumer: Consumer) -> Generator[None, None, None]:
-    """Register a consumer for the length of a `with` block, in place of the one that has its name."""
+    """Register a consumer for the length of a `with` block, in place of the one that has its name.
+
+    Raises:
+        ConsumerError: it is no consumer, or its name is no plain word.
+    """
     before = dict(_REGISTERED)
     register_consumer(consumer, replace=True)
     try:
@@ -107,11 +109,24 @@ def decide(model: nn.Module, attn_implementation: str | None = None) -> list[tup
     return [(name, get_consumer(name).decide(inner, implementation)) for name in consumer_names()]
 
 
-def _require_known(name: str) -> None:
-    if name not in _REGISTERED:
-        near = difflib.get_close_matches(name, _REGISTERED, n=1, cutoff=0.0)
-        remedy = f"Did you mean {near[0]!r}? Registered are {', '.join(map(repr, _REGISTERED))}."
-        raise ConsumerError(Problem("consumer", "no consumer has this name", "value", value=repr(name), remedy=remedy))
+def _require_known(name: object) -> None:
+    if isinstance(name, str) and name in _REGISTERED:
+        return
+    remedy = suggest(name, _REGISTERED) if isinstance(name, str) else "Pass a name, such as 'reference'."
+    raise ConsumerError(Problem("consumer", "no consumer has this name", "value", value=repr(name), remedy=remedy))
+
+
+def _checked_name(consumer: object) -> str:
+    missing = [member for member in _MEMBERS if not hasattr(consumer, member)]
+    if missing:
+        message = f"is no consumer: it has no {', '.join(missing)}"
+        remedy = f"Pass an object with {', '.join(_MEMBERS)}."
+        raise ConsumerError(Problem("consumer", message, "type", value=repr(consumer), remedy=remedy))
+    name: object = getattr(consumer, "name", None)
+    if isinstance(name, str) and name.isidentifier():
+        return name
+    remedy = "Use letters, digits and underscores: it becomes part of an attention function's name."
+    raise ConsumerError(Problem("name", "is no plain word", "value", value=repr(name), remedy=remedy))
 
 
 def _own_consumer(name: str) -> Consumer:

@@ -16,6 +16,7 @@ from neatpack.contracts import (
 )
 from neatpack.kernels_bridge import (
     configure_packing,
+    configure_packing_for_models,
     get_binding,
     get_packing_capabilities,
     validate_flash_packing_support,
@@ -67,9 +68,19 @@ def test_a_misspelt_backend_is_refused(name: str, near: str, model: nn.Module | 
     assert (near in problem.remedy) or not name
 
 
-def test_a_backend_that_is_no_name() -> None:
+def test_where_no_name_is_near_all_are_listed() -> None:
+    with pytest.raises(CapabilitiesError) as caught:
+        get_packing_capabilities("nope")
+    remedy = caught.value.problems[0].remedy
+    assert remedy.startswith("Known are ")
+    assert "'sdpa'" in remedy
+
+
+@pytest.mark.parametrize("call", [get_packing_capabilities, validate_flash_packing_support])
+@pytest.mark.parametrize("name", [None, 3, "zzz"])
+def test_a_backend_that_is_no_name(call: Any, name: object) -> None:
     with pytest.raises(CapabilitiesError, match="attn_implementation"):
-        get_packing_capabilities(cast("str", None))
+        call(name)
 
 
 def test_authors_name_their_own_backends_if_they_declare_what_they_take() -> None:
@@ -126,6 +137,8 @@ def test_a_consumer_without_a_model_or_a_name() -> None:
         configure_packing("sdpa", consumer="reference")
     with pytest.raises(ConsumerError, match="Did you mean 'block_causal'"):
         configure_packing("sdpa", Dense(), consumer="blockcausal")
+    with pytest.raises(ConsumerError, match="no consumer has this name"):
+        configure_packing("sdpa", Dense(), consumer=cast("str", 3))
 
 
 def test_the_reasons_of_all_are_in_the_error() -> None:
@@ -138,8 +151,17 @@ def test_the_reasons_of_all_are_in_the_error() -> None:
 
 @pytest.mark.parametrize("call", [configure_packing, get_packing_capabilities, validate_flash_packing_support])
 def test_no_module(call: Any) -> None:
-    with pytest.raises(ModelTypeError):
-        call("flash_attention_2", object())
+    for name in ("flash_attention_2", "sdpa"):
+        with pytest.raises(ModelTypeError):
+            call(name, object())
+
+
+@pytest.mark.parametrize("models", [None, 3, nn.Linear(2, 2)])
+def test_no_stages(models: Any) -> None:
+    with pytest.raises(ModelTypeError) as caught:
+        configure_packing_for_models(models)
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.value) == ("models", type(models).__name__)
 
 
 @pytest.mark.parametrize("model", [None, Flash(), Ids()])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from torch import nn
@@ -110,12 +112,38 @@ def test_unknown_names_bring_the_nearest() -> None:
             call("")
 
 
-@pytest.mark.parametrize("name", ["", "a|b", "a/b", "a b"])
-def test_names_that_cannot_be_part_of_another(name: str) -> None:
+@pytest.mark.parametrize("name", ["", "a|b", "a/b", "a b", 3])
+def test_names_that_cannot_be_part_of_another(name: Any) -> None:
     consumer = Runs()
     consumer.name = name
     with pytest.raises(ConsumerError, match="plain word"):
         register_consumer(consumer)
+
+
+def test_where_no_name_is_near_all_are_listed() -> None:
+    with pytest.raises(ConsumerError) as caught:
+        get_consumer("nope")
+    assert caught.value.problems[0].remedy == "Known are 'block_causal', 'declared', 'hf_flash', 'reference'."
+
+
+@pytest.mark.parametrize("call", [get_consumer, unregister_consumer])
+@pytest.mark.parametrize("name", [None, 3, ["reference"]])
+def test_what_is_no_name_names_no_consumer(call: Callable[[Any], object], name: object) -> None:
+    with pytest.raises(ConsumerError) as caught:
+        call(name)
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.value) == ("consumer", repr(name))
+    assert problem.remedy
+    assert consumer_names() == OWN
+
+
+@pytest.mark.parametrize("consumer", [None, object(), SimpleNamespace(name="half", decide=None)])
+def test_what_is_no_consumer_is_not_registered(consumer: Any) -> None:
+    with pytest.raises(ConsumerError, match=r"is no consumer: it has no .*attach, derive"):
+        register_consumer(consumer)
+    with pytest.raises(ConsumerError, match="is no consumer"), use_consumer(consumer):
+        pass
+    assert consumer_names() == OWN
 
 
 def test_every_consumer_says_why() -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import require_instance
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import Segments, read_on_host, require_ids_form, scan_array
@@ -20,7 +21,8 @@ Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
 
 PACKED_SEQ_IDS: Final = "_packed_seq_ids"
-TOKEN_FIELDS: Final = ("document_ids", PACKED_SEQ_IDS, "padding_mask", "position_ids", "attention_mask")
+ATTENTION_IDS: Final = (PACKED_SEQ_IDS, "attention_document_ids")
+TOKEN_FIELDS: Final = ("document_ids", *ATTENTION_IDS, "seq_idx", "padding_mask", "position_ids", "attention_mask")
 FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
 LENGTH_FIELDS: Final = ("seq_lens", "seq_lens_padded")
@@ -45,9 +47,10 @@ def check_agreement(document_ids: Tensor, given: Mapping[str, object], *, field:
     Args:
         document_ids: the attention ids, any integer dtype, `[batch, sequence]`.
         given: entries of a batch, or arguments of a call, by name. These are checked where present and not None:
-            `document_ids` (the structural ids), `padding_mask`, `position_ids`, `attention_mask`, flash varlen
-            kwargs, NEAT metadata, and the lengths of THD. Positions of several axes are checked for shape alone, and
-            a maximum may be an upper bound.
+            `document_ids` (the structural ids), `_packed_seq_ids` and `attention_document_ids` (the attention ids
+            again), `seq_idx`, `padding_mask`, `position_ids`, `attention_mask`, flash varlen kwargs, NEAT metadata,
+            and the lengths of THD. Positions of several axes are checked for shape alone, and a maximum may be an
+            upper bound.
         field: what errors call `document_ids`.
 
     Returns:
@@ -55,7 +58,7 @@ def check_agreement(document_ids: Tensor, given: Mapping[str, object], *, field:
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        EncodingError: an entry contradicts the ids, or half of an encoding is missing.
+        EncodingError: an entry contradicts the ids, half of an encoding is missing, or `given` is no mapping.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2, 2]])
@@ -78,6 +81,7 @@ def scan_agreeing(document_ids: Tensor, given: Mapping[str, object], *, field: s
         EncodingError: an entry contradicts the ids, or half of an encoding is missing.
     """
     require_ids_form(document_ids, field)
+    require_instance(given, Mapping, "given", "Give entries of a batch, or arguments of a call, by name.")
     tensors = _readable(document_ids, given)
     ids, *others = read_on_host(document_ids, *tensors.values())
     segments = scan_array(ids, document_ids.device, field)
@@ -87,8 +91,10 @@ def scan_agreeing(document_ids: Tensor, given: Mapping[str, object], *, field: s
     host = replace(segments, device=torch.device("cpu"))
     structural = _check_structure(host, ids, arrays)
     _check_positions(host, ids, arrays)
-    if PACKED_SEQ_IDS in arrays:
-        _check_ids(PACKED_SEQ_IDS, ids, arrays[PACKED_SEQ_IDS])
+    for name in ATTENTION_IDS:
+        if name in arrays:
+            _check_ids(name, ids, arrays[name])
+    _check_segment_index(ids, arrays)
     _check_mask(segments, ids, given.get("attention_mask"), arrays)
     _check_flash(host, given, arrays)
     _check_metadata(host, given, arrays)
@@ -106,6 +112,8 @@ def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Te
             continue
         if not isinstance(value, Tensor):
             raise _error(name, "must be a tensor", "type", type(value).__name__)
+        if value.layout is not torch.strided:
+            raise _error(name, "must be a dense tensor", "type", value.layout)
         if value.is_floating_point() or value.is_complex():
             raise _error(name, "must hold integers", "dtype", value.dtype)
         if value.device != document_ids.device:
@@ -188,6 +196,14 @@ def _check_ids(name: str, ids: Array, other: Array) -> None:
     kept = ids != 0
     wrong = ((other != 0) != kept) | (_same_as_before(other, kept) != _same_as_before(ids, kept))
     _raise_first(name, wrong, other, "marks other documents than the ids")
+
+
+def _check_segment_index(ids: Array, arrays: Arrays) -> None:
+    """Compare segment numbers at the tokens: at padding and in holes conventions differ."""
+    numbers, kept = arrays.get("seq_idx"), ids != 0
+    if numbers is not None:
+        wrong = (kept & (numbers < 0)) | (_same_as_before(numbers, kept) != _same_as_before(ids, kept))
+        _raise_first("seq_idx", wrong, numbers, "marks other documents than the ids")
 
 
 def _check_dense_mask(segments: Segments, ids: Array, mask: Tensor) -> None:

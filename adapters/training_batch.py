@@ -28,7 +28,8 @@ def adapt_model_inputs(
 
     Args:
         batch: with `document_ids`, any integer dtype, `[batch, sequence]`, that match the tokens as shifted and
-            padded. `padding_mask` and `position_ids` are checked against them.
+            padded. `padding_mask`, `position_ids` and `seq_idx` are checked against them, and so is
+            `attention_document_ids`, which may exclude tokens.
         attention_eligibility: bool, `[batch, sequence]`, False at tokens to exclude, such as the placeholders of an
             image. They become holes; padding is excluded anyway.
 
@@ -48,7 +49,9 @@ def adapt_model_inputs(
     """
     document_ids = require_tensor(batch, "document_ids", "Derive them, as document_ids_from_positions(...).")
     require_structure(batch)
-    check_agreement(document_ids, {name: batch.get(name) for name in ("document_ids", "padding_mask", "position_ids")})
+    names = ("document_ids", "padding_mask", "position_ids", "seq_idx")
+    check_agreement(document_ids, {name: batch.get(name) for name in names})
+    _check_given_policy(document_ids, batch.get("attention_document_ids"))
     attention_ids = document_ids.to(torch.int64, copy=True)
     if attention_eligibility is not None:
         _require_eligibility(attention_eligibility, document_ids)
@@ -131,6 +134,16 @@ def require_structure(batch: TrainingBatch[Tensor]) -> None:
     problems = [problem for problem in validate_training_batch(batch) if problem.kind != "missing"]
     if problems:
         raise BatchError(*problems)
+
+
+def _check_given_policy(document_ids: Tensor, given: object) -> None:
+    """Check attention ids that the batch brings: tokens excluded earlier are policy, other documents are not."""
+    if given is None:
+        return
+    kept = document_ids.to(torch.int64)
+    if isinstance(given, Tensor) and given.device == kept.device and given.layout is torch.strided:
+        kept = kept.masked_fill(given == 0, 0)
+    check_agreement(kept, {"attention_document_ids": given})
 
 
 def _require_eligibility(eligibility: object, document_ids: Tensor) -> None:

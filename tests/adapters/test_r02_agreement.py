@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters import (
+    adapt_model_inputs,
     apply_packing_contract,
     build_block_causal_mask,
     build_packed_sequence_metadata,
+    build_position_ids,
     check_agreement,
     flash_varlen_kwargs,
     get_unpad_data,
     scan_segments,
+    segment_index,
 )
+from neatpack.adapters.recurrent import PaddingIndex
 from neatpack.adapters.strategies import (
     BATCH_FAULTS,
     BatchFault,
@@ -191,3 +195,54 @@ def test_second_ids_are_ids_too() -> None:
         check_agreement(_IDS, {"_packed_seq_ids": torch.tensor([[1, 2, 1, 2, 0]])})
     with pytest.raises(PackingError, match="mine"):
         check_agreement(cast("Tensor", None), {}, field="mine")
+
+
+_ROWS = torch.tensor([[1, 1, 2, 2, 2, 0], [1, 1, 1, 2, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "row", "position"),
+    [
+        ("seq_idx", torch.zeros_like(_ROWS), 0, 2),
+        ("seq_idx", torch.tensor([[0, 0, 1, 1, 2, -1], [0, 0, 0, 1, -1, -1]]), 0, 4),
+        ("seq_idx", torch.tensor([[0, 0, 1, 1, 1, -1], [0, 0, 0, -1, -1, -1]]), 1, 3),
+        ("attention_document_ids", torch.ones_like(_ROWS), 0, 2),
+        ("attention_document_ids", (_ROWS > 0).long(), 0, 2),
+        ("_packed_seq_ids", (_ROWS > 0).long(), 0, 2),
+    ],
+)
+def test_the_ids_again_are_compared(name: str, given: Tensor, row: int, position: int) -> None:
+    with pytest.raises(EncodingError) as caught:
+        check_agreement(_ROWS, {name: given})
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.row, problem.position) == (name, row, position)
+
+
+@pytest.mark.parametrize("padding", ["unused", "numbered"])
+def test_a_segment_index_agrees(padding: PaddingIndex) -> None:
+    given = {"seq_idx": segment_index(_ROWS, padding).seq_idx, "attention_document_ids": _ROWS}
+    assert check_agreement(_ROWS, given).batch == 2
+
+
+def _batch(**entries: Tensor) -> TrainingBatch[Tensor]:
+    batch = {"input_ids": _ROWS, "labels": _ROWS, "position_ids": _ROWS * 0, "padding_mask": _ROWS == 0}
+    batch["position_ids"] = build_position_ids(_ROWS)
+    return cast("TrainingBatch[Tensor]", {**batch, "document_ids": _ROWS, **entries})
+
+
+@pytest.mark.parametrize("name", ["seq_idx", "attention_document_ids"])
+def test_a_loader_refuses_other_ids_beside_its_own(name: str) -> None:
+    before = _batch(**{name: torch.ones_like(_ROWS)})
+    batch = before.copy()
+    with pytest.raises(EncodingError) as caught:
+        adapt_model_inputs(batch)
+    assert caught.value.problems[0].field == name
+    with pytest.raises(EncodingError):
+        apply_packing_contract(batch, PackingCapabilities("document_ids"))
+    assert all(batch[key] is before[key] for key in before)  # type: ignore[literal-required]
+
+
+def test_tokens_excluded_before_are_no_contradiction() -> None:
+    batch = adapt_model_inputs(_batch(attention_document_ids=torch.where(torch.arange(6) == 3, 0, _ROWS)))
+    assert torch.equal(batch["attention_document_ids"], _ROWS)
+    assert torch.equal(adapt_model_inputs(batch)["attention_document_ids"], _ROWS)

@@ -12,16 +12,19 @@ from typing import cast
 from torch import nn
 
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.errors import ConsumerError, ModelError, ModelTypeError, Problem
+from neatpack.contracts.errors import CapabilitiesError, ConsumerError, ModelError, ModelTypeError, Problem
 from neatpack.contracts.kernels import Rejected
 from neatpack.kernels_bridge.binding import bind, get_binding
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
 from neatpack.kernels_bridge.hf_attention import interface_modules
 from neatpack.kernels_bridge.models import (
+    NATIVE_FA4,
     forward_arguments,
     get_model_attn_implementation,
+    hf_implementation,
     is_flash,
+    mainline_name,
     require_module,
     unbound_name,
 )
@@ -42,7 +45,8 @@ def configure_packing(
         consumer: bind this consumer instead of the first that takes the model.
 
     Raises:
-        CapabilitiesError: the name or a declaration of the model is wrong, as in `get_packing_capabilities`.
+        CapabilitiesError: the name or a declaration of the model is wrong, as in `get_packing_capabilities`, or the
+            name is not the one by which the model's Hugging Face config dispatches its attention.
         ConsumerError: no consumer has the given name, or there is no model to bind it to.
         ModelError: no consumer takes the model; the reasons are named. Or flash attention is asked for, and the
             installed Transformers takes no varlen kwargs.
@@ -63,6 +67,7 @@ def configure_packing(
         validate_flash_packing_support(attn_implementation)
         return get_packing_capabilities(attn_implementation)
     inner = require_module(model)
+    _require_own_implementation(attn_implementation, inner)
     name, capabilities = _choose(attn_implementation, inner, consumer)
     if capabilities.packed_mask_type == "flash_varlen":
         validate_flash_packing_support(attn_implementation, inner)
@@ -126,6 +131,21 @@ def validate_flash_packing_support(attn_implementation: str = "sdpa", model: nn.
         message = f"{type(inner).__name__}.forward names neither {DOCUMENT_IDS} nor all of {', '.join(FLASH_FIELDS)}"
         remedy = "Add them to its arguments: `**kwargs` is no proof that boundaries arrive."
         raise ModelError(Problem("forward", message, "unsupported", remedy=remedy))
+
+
+def _require_own_implementation(attn_implementation: str, model: nn.Module) -> None:
+    """Refuse a name that contradicts the Hugging Face config by which the model's attention is dispatched."""
+    require_known(attn_implementation, model)
+    own = get_model_attn_implementation(model)
+    by_config = interface_modules(model) and own == hf_implementation(model)
+    name = mainline_name(unbound_name(attn_implementation))
+    if not by_config or name in (own, NATIVE_FA4):
+        return
+    message = f"the model runs with {own!r}, as its config says"
+    remedy = "Pass `get_model_attn_implementation(model)`, or build the model with the attention that you name."
+    raise CapabilitiesError(
+        Problem("attn_implementation", message, "disagreement", value=repr(attn_implementation), remedy=remedy)
+    )
 
 
 def _require_modules(models: object) -> list[nn.Module]:

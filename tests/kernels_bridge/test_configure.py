@@ -115,13 +115,23 @@ def test_flash_and_another_mask_type_contradict(model: nn.Module) -> None:
     assert get_binding(model) is None
 
 
-def test_a_name_that_the_model_does_not_run_with_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [("eager", "sdpa"), ("sdpa", "eager"), ("eager", "flash_attention_2"), ("flash_attention_2", "sdpa")],
+)
+@pytest.mark.parametrize("consumer", [None, "reference"])
+def test_a_name_that_the_model_does_not_run_with_is_refused(own: str, given: str, consumer: str | None) -> None:
     model = tiny("llama")
-    with pytest.raises(ModelError, match="runs with 'eager'"):
-        configure_packing("flash_attention_2", model)
+    cast("Any", model).config._attn_implementation_internal = own
+    with pytest.raises(CapabilitiesError, match=f"{given}.* runs with '{own}'.*get_model_attn_implementation"):
+        configure_packing(given, model, consumer=consumer)
+    assert get_binding(model) is None
+
+
+def test_a_hub_id_is_the_name_of_what_it_stands_in_for() -> None:
+    model = tiny("llama")
     cast("Any", model).config._attn_implementation_internal = "flash_attention_2"
-    with pytest.raises(ModelError, match="runs with 'flash_attention_2'"):
-        configure_packing("sdpa", model)
+    assert configure_packing("kernels-community/flash-attn2", model) == PackingCapabilities("flash_varlen")
 
 
 def test_a_chosen_consumer_is_bound() -> None:

@@ -35,8 +35,8 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
         The entries in the order of the file, tensors on the CPU.
 
     Raises:
-        BatchFileError: there is no such file, its kind is unknown, it cannot be read without running code from it,
-            or it holds something else than a batch.
+        BatchFileError: `path` is no path, there is no such file, its kind is unknown, it cannot be read without running
+            code from it, or it holds something else than a batch.
 
     Example:
         >>> import tempfile
@@ -46,7 +46,7 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
         ...     load_batch(path)
         {'document_ids': tensor([[1, 1, 2, 0]]), 'max_seqlen': 2}
     """
-    path = Path(path)
+    path = _path(path)
     read = _READERS.get(path.suffix.lower())
     if read is None:
         remedy = f"Save it as one of {', '.join(sorted(_READERS))}."
@@ -55,6 +55,12 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
         raise _error(path, "there is no such file", "missing", "Check the path.")
     entries = _mapping(path, read(path))
     return {str(name): _entry(path, str(name), value) for name, value in entries.items()}
+
+
+def _path(path: object) -> Path:
+    if isinstance(path, (str, Path)):
+        return Path(path)
+    raise BatchFileError(Problem("path", "must be a str or a Path", "type", value=type(path).__name__))
 
 
 def _read_torch(path: Path) -> object:
@@ -132,7 +138,10 @@ def _from_array(path: Path, name: str, array: npt.NDArray[Any]) -> object:
         return cast("object", array.item())
     if array.dtype.kind not in "biuf":
         raise _error(path, f"{name} is an array of {array.dtype}", "type", _ENTRIES)
-    return to_tensor(array, torch.device("cpu"))
+    try:
+        return to_tensor(array.astype(array.dtype.newbyteorder("="), copy=False), torch.device("cpu"))
+    except TypeError as error:
+        raise _error(path, f"{name} is an array of {array.dtype}, which torch lacks", "dtype", _ENTRIES) from error
 
 
 def _error(path: Path, message: str, kind: ProblemKind, remedy: str) -> BatchFileError:

@@ -135,6 +135,28 @@ def test_a_single_array_is_no_batch(tmp_path: Path) -> None:
         load_batch(tmp_path / "batch.npz")
 
 
+@pytest.mark.parametrize("dtype", [">i8", "<i8", ">i4", ">u2", ">f8"])
+def test_arrays_of_either_byte_order_are_read(dtype: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "batch.npz", document_ids=_IDS.numpy().astype(dtype))
+    ids = load_batch(tmp_path / "batch.npz")["document_ids"]
+    assert isinstance(ids, Tensor)
+    assert listed(ids.long()) == listed(_IDS)
+
+
+def test_an_array_that_no_tensor_can_hold_is_refused_by_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "batch.npz", document_ids=_IDS.numpy().astype(np.longdouble))
+    if np.dtype(np.longdouble) == np.float64:
+        pytest.skip("here a longdouble is a double")
+    with pytest.raises(BatchFileError, match="document_ids is an array of"):
+        load_batch(tmp_path / "batch.npz")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"batch.npz"])
+def test_what_is_no_path_is_refused(path: object) -> None:
+    with pytest.raises(BatchFileError, match="must be a str or a Path"):
+        load_batch(path)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def test_missing_and_unknown_files_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(BatchFileError, match="no such file"):
         load_batch(tmp_path / "batch.pt")

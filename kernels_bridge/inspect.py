@@ -44,6 +44,7 @@ class Inspection:
         holes: bool `[batch, sequence]`, True at tokens of a document that no other token may read.
         agreeing: the other fields that say the same.
         disagreements: for each that does not, what it says, and where.
+        uncompared: the entries that were neither read nor compared.
     """
 
     source: str
@@ -52,6 +53,7 @@ class Inspection:
     holes: Tensor
     agreeing: tuple[str, ...]
     disagreements: tuple[str, ...]
+    uncompared: tuple[str, ...] = ()
 
 
 def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
@@ -81,7 +83,8 @@ def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
     ids = canonical_document_ids(_SOURCES[source](entries))
     segments = scan_segments(ids, field=source)
     agreeing, disagreements = _compare(source, ids, entries)
-    return Inspection(source, ids, segments, _find_holes(ids, segments, tensors), agreeing, disagreements)
+    holes = _find_holes(ids, segments, tensors)
+    return Inspection(source, ids, segments, holes, agreeing, disagreements, _uncompared(source, entries))
 
 
 def inspection_lines(inspection: Inspection, width: int) -> list[Line]:
@@ -108,6 +111,8 @@ def inspection_lines(inspection: Inspection, width: int) -> list[Line]:
         lines += _wrapped(f"agree: {', '.join(inspection.agreeing)}", width, "green")
     for disagreement in inspection.disagreements:
         lines += _wrapped(f"DISAGREES: {disagreement}", width, "bold red")
+    if inspection.uncompared:
+        lines += _wrapped(f"not compared: {', '.join(inspection.uncompared)}", width, "dim")
     return lines
 
 
@@ -149,7 +154,7 @@ def _compare(source: str, ids: Tensor, entries: Mapping[str, BatchEntry]) -> tup
     for name, fields in _ENCODINGS.items():
         if name == source or name not in entries:
             continue
-        if name == "padding_mask" and "document_ids" in agreeing:
+        if name == "padding_mask" and (source == "document_ids" or "document_ids" in agreeing):
             fields = ("document_ids", *fields)  # padding is what belongs to no document as packed
         try:
             present = [field for field in fields if field in entries]
@@ -159,6 +164,11 @@ def _compare(source: str, ids: Tensor, entries: Mapping[str, BatchEntry]) -> tup
         else:
             agreeing.append(name)
     return tuple(agreeing), tuple(disagreements)
+
+
+def _uncompared(source: str, entries: Mapping[str, BatchEntry]) -> tuple[str, ...]:
+    looked_at = {field for name, fields in _ENCODINGS.items() if name in entries for field in fields}
+    return tuple(name for name in entries if name != source and name not in looked_at)
 
 
 def _without_remedy(problem: Problem, encoding: str) -> str:

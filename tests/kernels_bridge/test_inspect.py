@@ -162,6 +162,27 @@ def test_each_disagreement_is_flagged_alone(field: str, fault: Callable[[Tensor]
     assert any(line.startswith("DISAGREES: ") for line in _strip(entries))
 
 
+@pytest.mark.parametrize("mask", [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]])
+@pytest.mark.parametrize("others", [(), ("_packed_seq_ids",)])
+def test_a_padding_mask_that_contradicts_the_ids_as_packed_is_flagged(
+    mask: list[int], others: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = torch.tensor([[1, 1, 1, 2, 2, 0]])
+    entries = {"document_ids": ids, "padding_mask": torch.tensor([mask]).bool(), **dict.fromkeys(others, ids)}
+    torch.save(entries, tmp_path / "batch.pt")
+    assert main(["inspect", str(tmp_path / "batch.pt")]) == 1
+    assert "DISAGREES: padding_mask[row 0" in capsys.readouterr().out
+
+
+def test_entries_that_were_not_compared_are_named() -> None:
+    entries = _every_encoding([3, 2, 4], 6)
+    assert inspect_batch(entries).uncompared == ("input_ids", "labels", "document_keys")
+    del entries["packed_token_indices"], entries["cu_seq_lens_q"]
+    half = ("cu_seq_lens_k", "max_length_q", "max_length_k", "cu_seqlens", "max_seqlen")
+    assert set(inspect_batch(entries).uncompared) == {"input_ids", "labels", "document_keys", *half}
+    assert "not compared: input_ids, labels, document_keys" in _strip(_batch([3, 2, 4], 6))
+
+
 def test_a_batch_that_says_nothing_of_documents_is_refused() -> None:
     with pytest.raises(BatchError, match="nothing in it says where documents end"):
         inspect_batch({"input_ids": torch.zeros(1, 3, dtype=torch.int64), "attention_mask": torch.ones(1, 3)})

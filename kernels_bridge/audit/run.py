@@ -40,6 +40,9 @@ Progress = Callable[[str], None]
 DECLINES: Final = ("packed sequences apart",)
 """What Transformers' own errors say where it declines for a reason of packing."""
 
+_ANYTHING: Final = (Exception, SystemExit)
+"""What the code of a model under audit may raise: anything, and `SystemExit` where it reads a command line."""
+
 _ATTENTIONS: Final[tuple[Attention, ...]] = ("eager", "kernel", "sdpa", "built")
 
 
@@ -93,7 +96,7 @@ def _audit_model(
             audit = _Audit(target, packed, ask(), causal, _mixes_within(ask, packed), progress, paths)
             class_name = type(variant.model).__name__
         reports = audit.run()
-    except Exception as error:  # noqa: BLE001 - a model under audit may raise anything
+    except _ANYTHING as error:
         return ModelReport(target.name, None, Configured(), {}, _describe(error), time.perf_counter() - started)
     seconds = time.perf_counter() - started
     return ModelReport(target.name, class_name, audit.choice, with_remedies(reports), None, seconds)
@@ -139,7 +142,7 @@ class _Audit:
                 for path in paths:
                     self.progress(path.name)
                     yield path.name, self._report(path, variant.model, variant.witness)
-        except Exception as error:  # noqa: BLE001 - a family may decline an attention with any error
+        except _ANYTHING as error:
             for path in paths:
                 yield path.name, _failed(error)
 
@@ -153,7 +156,7 @@ class _Audit:
                 witness.boundaries.clear()
             measurement = measure(ask, self.packed, self.alone)
             return self._judge(path, subject, ask, measurement, None if witness is None else self._witnessed(witness))
-        except Exception as error:  # noqa: BLE001 - a model under audit may raise anything
+        except _ANYTHING as error:
             return _failed(error)
 
     def _configured(self, path: Path, model: nn.Module) -> PathReport:
@@ -211,7 +214,7 @@ class _Audit:
     def _had_effect(self, subject: Subject, ask: Ask) -> bool:
         try:
             without = Subject(subject.model).packed(self.packed, {"use_cache": False})
-        except Exception:  # noqa: BLE001 - a model that cannot do without the boundaries reads them
+        except _ANYTHING:  # a model that cannot do without the boundaries reads them
             return True
         return any(not torch.equal(one, other) for one, other in zip(ask().logits, without.logits, strict=True))
 
@@ -240,13 +243,13 @@ def _device(model: nn.Module) -> torch.device:
     return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
-def _failed(error: Exception) -> PathReport:
+def _failed(error: BaseException) -> PathReport:
     """Tell who declined for a reason of packing from all else that can go wrong."""
     declined = isinstance(error, PackingError) or any(words in str(error) for words in DECLINES)
     return PathReport("refused" if declined else "error", message=_describe(error))
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

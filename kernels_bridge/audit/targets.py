@@ -116,7 +116,7 @@ def parse_target(text: str) -> Target:
         found: object = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may read a command line as it is imported
         message = f"cannot be found ({type(error).__name__}: {error})"
         remedy = "Write package.module:callable; the module is looked up from the current folder too."
         raise ModelError(Problem(text, message, "missing", remedy=remedy)) from error

@@ -161,5 +161,24 @@ def test_a_model_that_cannot_answer_is_reported(audit: Audit, model: type[nn.Mod
     assert not report.is_clean
 
 
+def test_a_builder_that_exits_is_reported_as_the_error_of_its_model(audit: Audit) -> None:
+    def exits() -> nn.Module:
+        raise SystemExit(2)
+
+    assert audit(exits).error == "SystemExit: 2"
+
+
+def test_a_forward_that_exits_is_an_error_of_its_path(audit: Audit) -> None:
+    class Exits(models.ReadsIds):
+        def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+            if _packed_seq_ids is not None:
+                raise SystemExit("no ids, please")
+            return super().forward(input_ids)
+
+    paths = audit(Exits).paths
+    assert (paths["configured"].verdict, paths["configured"].message) == ("error", "SystemExit: no ids, please")
+    assert paths["per_document"].verdict == "clean"
+
+
 def test_every_path_is_reported_in_order(audit: Audit) -> None:
     assert list(audit(models.TokenByToken).paths) == [path.name for path in PATHS]

@@ -36,6 +36,20 @@ def test_one_model_that_is_not_clean_gives_1(capsys: pytest.CaptureFixture[str])
     assert "not clean: refused" in capsys.readouterr().out
 
 
+def test_a_target_that_exits_ends_neither_the_command_nor_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "exits_when_built.py").write_text("def build():\n    raise SystemExit(0)\n")
+    (tmp_path / "exits_when_imported.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", "exits_when_built:build", CLEAN]) == 1
+    out = capsys.readouterr().out
+    assert "not audited: SystemExit: 0" in out
+    assert f"{CLEAN}  " in out
+    assert main(["audit", "exits_when_imported:build"]) == 2
+    assert "cannot be found (SystemExit: 0)" in capsys.readouterr().err
+
+
 def test_json_goes_to_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", LEAKS, "--json"]) == 1
     out, err = capsys.readouterr()

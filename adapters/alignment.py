@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import INT32_MAX, require_count, require_pad_token
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import INT32_MAX, Segments, as_segments
-from neatpack.adapters.token_fields import batch_shape, entries, require_movable, take_places
+from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.token_fields import batch_shape, entries, move_tokens, require_movable
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, EncodingError, Problem
 
@@ -21,15 +22,14 @@ def aligned_length(length: int, multiple: int) -> int:
     Labels that are shifted make a sequence one token shorter, and it is the length that runs which is to be aligned.
 
     Raises:
-        EncodingError: the multiple is not positive, or the length is negative.
+        EncodingError: the multiple is no positive int, or the length no int of at least 0.
 
     Example:
         >>> aligned_length(17, 8), aligned_length(24, 8)
         (24, 24)
     """
-    if multiple < 1 or length < 0:
-        message = "lengths are at least 0, and multiples at least 1"
-        raise EncodingError(Problem("multiple", message, "value", value=(length, multiple)))
+    length = require_count(length, "length", "Give the places of a row.")
+    multiple = require_count(multiple, "multiple", "Call document_multiple(...), or give 1.", least=1)
     return length + -length % multiple
 
 
@@ -40,15 +40,15 @@ def document_multiple(context_parallel: int = 1, tensor_parallel: int = 1) -> in
     the tokens of a context-parallel rank among `tensor_parallel` ranks.
 
     Raises:
-        EncodingError: a size is not positive.
+        EncodingError: a size is no positive int.
 
     Example:
         >>> document_multiple(context_parallel=2), document_multiple(2, 4), document_multiple(tensor_parallel=3)
         (4, 8, 3)
     """
-    if context_parallel < 1 or tensor_parallel < 1:
-        value = (context_parallel, tensor_parallel)
-        raise EncodingError(Problem("context_parallel", "parallel sizes are at least 1", "value", value=value))
+    remedy = "Give the size of the group, 1 for none."
+    context_parallel = require_count(context_parallel, "context_parallel", remedy, least=1)
+    tensor_parallel = require_count(tensor_parallel, "tensor_parallel", remedy, least=1)
     chunks = 2 * context_parallel if context_parallel > 1 else 1
     return math.lcm(chunks, context_parallel * tensor_parallel)
 
@@ -69,9 +69,9 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
         A new batch, `[batch, new sequence]`, in which padding has document id 0.
 
     Raises:
-        BatchError: there are no ids, or an entry cannot move with the tokens.
+        BatchError: there are no ids, an entry cannot move with the tokens, or `pad_token_id` is no int.
         DocumentIdsError: the ids are malformed, or have a hole.
-        EncodingError: the multiple is not positive.
+        EncodingError: the multiple is no positive int.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 1, 2, 0]])
@@ -81,9 +81,10 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
         tensor([[1, 1, 1, 0, 2, 0]])
     """
     aligned_length(0, multiple)
+    require_pad_token(pad_token_id, BatchError)
     require_movable(batch)
     segments = _structural_segments(batch)
-    return take_places(batch, segments.tensor(_padded_places(segments, multiple)), pad_token_id=pad_token_id)
+    return move_tokens(batch, segments.tensor(_padded_places(segments, multiple)), pad_token_id=pad_token_id)
 
 
 def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:
@@ -95,8 +96,8 @@ def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int =
         pad_token_id: what `input_ids` holds at padding.
 
     Raises:
-        BatchError: an entry cannot move with the tokens.
-        EncodingError: the multiple is not positive.
+        BatchError: an entry cannot move with the tokens, or `pad_token_id` is no int.
+        EncodingError: the multiple is no positive int.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2]])
@@ -104,10 +105,11 @@ def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int =
         >>> pad_rows(batch, 4)["padding_mask"]
         tensor([[False, False, False,  True]])
     """
+    require_pad_token(pad_token_id, BatchError)
     require_movable(batch)
     rows, sequence = batch_shape(batch)
     places = torch.arange(aligned_length(sequence, multiple), device=batch["input_ids"].device)
-    return take_places(batch, places.where(places < sequence, -1).expand(rows, -1), pad_token_id=pad_token_id)
+    return move_tokens(batch, places.where(places < sequence, -1).expand(rows, -1), pad_token_id=pad_token_id)
 
 
 def _structural_segments(batch: TrainingBatch[Tensor]) -> Segments:

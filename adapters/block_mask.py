@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from neatpack.adapters.arguments import INT32_MAX
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.segments import Integers, Segments, as_segments, require_ids_form, to_tensor
 from neatpack.adapters.visibility import require_window, seen_range, sees
@@ -140,7 +141,7 @@ def checked_block_size(block_size: object) -> tuple[int, int]:
         EncodingError: it is no positive int, nor two of them.
     """
     sizes = cast("tuple[object, ...]", block_size) if isinstance(block_size, tuple) else (block_size, block_size)
-    checked = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and size > 0]
+    checked = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= INT32_MAX]
     if len(checked) != 2 or len(sizes) != 2:
         message = "must be a positive int, or two of them"
         raise EncodingError(Problem("block_size", message, "value", value=sizes, remedy="Kernels take 128."))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.segments import Segments, as_segments, is_count, read_on_host, scan_segments, to_tensor
+from neatpack.adapters.arguments import is_count, require_count
+from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 
@@ -97,7 +98,7 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
         Canonical ids, int64 `[batch, sequence]`.
 
     Raises:
-        EncodingError: wrong type, rank, shape, dtype or device.
+        EncodingError: wrong type, rank, shape, dtype or device, or a token whose position is negative.
 
     Example:
         >>> document_ids_from_positions(torch.tensor([[3, 4, 0, 1, 2, 0, 0]]), torch.arange(7)[None] > 4)
@@ -109,6 +110,12 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
     mask = torch.zeros_like(position_ids, dtype=torch.bool) if padding_mask is None else padding_mask
     positions, padding = read_on_host(position_ids, mask)
     kept = padding == 0
+    negative = kept & (positions < 0)
+    if negative.any():
+        row, position = (int(axis[0]) for axis in np.nonzero(negative))
+        remedy = "Mark padding in padding_mask, and count the tokens of each document from 0."
+        value = int(positions[row, position])
+        raise EncodingError(Problem("position_ids", "negative position", "value", row, position, value, remedy))
     rows, places = np.nonzero(kept)
     # Within a document, position minus place is constant, also across a hole.
     origins = positions[kept].astype(np.int64) - places
@@ -141,6 +148,7 @@ def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length:
         tensor([[1, 1, 2, 0],
                 [1, 1, 1, 1]])
     """
+    sequence_length = require_count(sequence_length, "sequence_length", "Give the places of a row.", least=1)
     problems = _length_problems(lengths, sequence_length)
     if problems:
         raise EncodingError(*problems)
@@ -154,17 +162,24 @@ def _position_problems(position_ids: object, padding_mask: object) -> list[Probl
     problems = integer_rows_problems(position_ids, "position_ids")
     if problems or padding_mask is None or not isinstance(position_ids, Tensor):
         return problems
+    return padding_mask_problems(padding_mask, position_ids, "position_ids")
+
+
+def padding_mask_problems(padding_mask: object, reference: Tensor, reference_field: str) -> list[Problem]:
+    """List what keeps a value from being the padding mask of a tensor of tokens."""
     if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool:
         found = padding_mask.dtype if isinstance(padding_mask, Tensor) else type(padding_mask).__name__
         remedy = "Give True at padding: `tokens_are_padding.bool()`."
         return [Problem("padding_mask", "must be a bool tensor", "dtype", value=found, remedy=remedy)]
-    return same_place_problems(padding_mask, position_ids, "padding_mask", "position_ids")
+    return same_place_problems(padding_mask, reference, "padding_mask", reference_field)
 
 
 def integer_rows_problems(value: object, field: str) -> list[Problem]:
     """List what keeps a value from being a nonempty integer tensor `[batch, sequence]` with data."""
     if not isinstance(value, Tensor):
         return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__)]
+    if value.layout is not torch.strided:
+        return [Problem(field, "must be a dense tensor", "type", value=value.layout, remedy="Pad its rows.")]
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         return [Problem(field, "must hold integers", "dtype", value=value.dtype, remedy="Convert it to int64.")]
     if value.ndim != 2 or value.numel() == 0:
@@ -188,9 +203,6 @@ def same_place_problems(value: Tensor, reference: Tensor, field: str, reference_
 
 
 def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> list[Problem]:
-    if not is_count(sequence_length) or sequence_length < 1:
-        remedy = "Give the places of a row."
-        return [Problem("sequence_length", "must be a positive int", "value", value=sequence_length, remedy=remedy)]
     if not isinstance(cast("object", lengths), Sequence) or not lengths:
         remedy = "Give a list of lengths for each row, and at least one row."
         return [Problem("lengths", "must be rows of lengths", "type", value=type(lengths).__name__, remedy=remedy)]

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import INT32_MAX, is_count
 from neatpack.adapters.document_ids import integer_rows_problems
-from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, is_count, read_on_host, to_tensor
+from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET

@@ -74,10 +74,19 @@ def count_valid_targets(labels: Tensor) -> Tensor:
         >>> count_valid_targets(torch.tensor([[-100, 11, 12, -100]]))
         tensor(2)
     """
-    problems = integer_rows_problems(labels, "labels")
+    problems = labels_problems(labels)
     if problems:
         raise EncodingError(*problems)
     return (labels != IGNORED_LABEL).sum()
+
+
+def labels_problems(labels: object) -> list[Problem]:
+    """List what keeps a value from being labels: signed integers `[batch, sequence]`, not empty."""
+    problems = integer_rows_problems(labels, "labels")
+    if not problems and isinstance(labels, Tensor) and not labels.dtype.is_signed:
+        message = f"must be signed, to hold {IGNORED_LABEL} where there is no target"
+        return [Problem("labels", message, "dtype", value=labels.dtype, remedy="Convert them: labels.long().")]
+    return problems
 
 
 def _crossing(segments: Segments, label_shift: LabelShift, own_last: Integers) -> Tensor:
@@ -95,7 +104,7 @@ def _crossing(segments: Segments, label_shift: LabelShift, own_last: Integers) -
 
 
 def _problems(labels: object, bounds: tuple[Segments, ...], label_shift: object) -> list[Problem]:
-    problems = integer_rows_problems(labels, "labels")
+    problems = labels_problems(labels)
     if label_shift not in LABEL_SHIFTS:
         remedy = f"State who shifted the labels: one of {', '.join(map(repr, LABEL_SHIFTS))}."
         problems.append(Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy))

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.document_ids import integer_rows_problems
+from neatpack.adapters.arguments import require_count, require_instance
+from neatpack.adapters.labels import labels_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
 from neatpack.contracts.errors import BatchError, EncodingError, Problem
@@ -67,8 +68,7 @@ def mtp_targets(
     _require_labels(labels, bounds)
     if label_shift not in LABEL_SHIFTS:
         raise _unknown("label_shift", label_shift, LABEL_SHIFTS)
-    if isinstance(depth, bool) or depth < 0:
-        raise EncodingError(Problem("depth", "must be at least 0", "value", value=depth))
+    depth = require_count(depth, "depth", "Give how many tokens lie between a token and its target.")
     kept = np.ones(labels.numel(), np.bool_)
     for each in bounds:
         kept &= _pairs(each, depth, own_last=label_shift == "document")
@@ -218,7 +218,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _require_labels(labels: object, bounds: list[Segments]) -> None:
-    problems = integer_rows_problems(labels, "labels")
+    problems = labels_problems(labels)
     if problems:
         raise EncodingError(*problems)
     tensor = cast("Tensor", labels)
@@ -233,6 +233,7 @@ def _require_labels(labels: object, bounds: list[Segments]) -> None:
 
 
 def _require_values(values: Tensor, segments: Segments) -> None:
+    require_instance(values, Tensor, "values", "Give one value, or one vector, per token.", error=BatchError)
     shape = (segments.batch, segments.sequence)
     if tuple(values.shape[:2]) != shape:
         message = f"must begin with the shape of the document ids, {shape}"

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import INT64_MAX, require_count, require_instance
 from neatpack.adapters.segments import Segments, as_segments, to_tensor
 from neatpack.adapters.visibility import fill_visible, require_window, visible_squares
 from neatpack.contracts.errors import EncodingError, Problem
@@ -66,10 +67,18 @@ def build_block_causal_mask(
 def block_causal_mask_bytes(batch: int, sequence: int, dtype: torch.dtype = torch.bool) -> int:
     """Tell the size of a mask before it is built, in bytes.
 
+    Raises:
+        EncodingError: a size is no count, or the dtype is none.
+
     Example:
         >>> block_causal_mask_bytes(4, 8192)
         268435456
     """
+    remedy = "Give the rows, and the places of a row."
+    batch, sequence = (
+        require_count(value, field, remedy) for field, value in (("batch", batch), ("sequence", sequence))
+    )
+    require_instance(dtype, torch.dtype, "dtype", "Give torch.bool, or the floating dtype of the scores.")
     return batch * sequence * sequence * dtype.itemsize
 
 
@@ -96,6 +105,8 @@ def _none_visible(shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _require_size(segments: Segments, dtype: torch.dtype, max_bytes: int) -> None:
+    remedy = "Give how many bytes the mask may take."
+    max_bytes = require_count(max_bytes, "max_bytes", remedy, most=INT64_MAX)
     size = block_causal_mask_bytes(segments.batch, segments.sequence, dtype)
     if size > max_bytes:
         shape = (segments.batch, 1, segments.sequence, segments.sequence)

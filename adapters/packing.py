@@ -12,10 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import is_count, require_count, require_instance, require_pad_token
 from neatpack.adapters.document_ids import canonical_document_ids, document_ids_from_lengths
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.positions import build_position_ids
-from neatpack.adapters.segments import Segments, as_segments, is_count, read_on_host, scan_segments
+from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
@@ -69,6 +70,7 @@ def plan_rows(lengths: Sequence[int], capacity: int) -> RowPlan:
         >>> plan_rows([3, 4, 2, 1], capacity=5)
         RowPlan(rows=((0, 2), (1, 3)), lengths=(3, 4, 2, 1), capacity=5)
     """
+    capacity = require_count(capacity, "capacity", "Give the places of a row.", least=1, error=PlanError)
     problems = _length_problems(lengths, capacity)
     if problems:
         raise PlanError(*problems)
@@ -105,7 +107,10 @@ def collate_documents(documents: Sequence[Tensor], plan: RowPlan, pad_token_id: 
         >>> batch["input_ids"], batch["document_ids"], batch["document_keys"]
         (tensor([[5, 6, 7, 8, 9, 0]]), tensor([[1, 1, 1, 2, 2, 0]]), tensor([[0, 1]]))
     """
-    problems = _document_problems(documents, plan) + _pad_problems(pad_token_id)
+    require_instance(documents, Sequence, "documents", "Give a list of tensors.", error=PlanError)
+    require_instance(plan, RowPlan, "plan", "Call plan_rows(lengths, capacity).", error=PlanError)
+    require_pad_token(pad_token_id, PlanError)
+    problems = _document_problems(documents, plan)
     if problems:
         raise PlanError(*problems)
     shape = (len(plan.rows), plan.capacity)
@@ -199,6 +204,8 @@ def _key_order(segments: Segments, document_keys: Tensor) -> list[int]:
     remedy = "Slice document_keys along the same rows as the document ids."
     problem = partial(Problem, "document_keys", remedy=remedy)
     given = cast("object", document_keys)
+    if isinstance(given, Tensor) and (given.layout is not torch.strided or given.device.type == "meta"):
+        raise BatchError(problem("must be a dense tensor with data", "device", value=(given.layout, given.device)))
     if not isinstance(given, Tensor) or given.is_floating_point() or given.shape[:-1] != (segments.batch,):
         found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise BatchError(problem(f"must be integers [{segments.batch}, documents]", "shape", value=found))
@@ -219,9 +226,9 @@ def _key_order(segments: Segments, document_keys: Tensor) -> list[int]:
 
 
 def _length_problems(lengths: Sequence[int], capacity: int) -> list[Problem]:
-    if not is_count(capacity) or capacity < 1:
-        remedy = "Give the places of a row."
-        return [Problem("capacity", "must be a positive int", "value", value=capacity, remedy=remedy)]
+    if not isinstance(cast("object", lengths), (Sequence, np.ndarray)):
+        remedy = "Give a list: [len(tokens) for tokens in documents]."
+        return [Problem("lengths", "must be a sequence", "type", value=type(lengths).__name__, remedy=remedy)]
     if len(lengths) == 0:
         return [Problem("lengths", "there is no document", "shape", value=0, remedy="Give at least one.")]
     problems: list[Problem] = []
@@ -236,13 +243,6 @@ def _length_problems(lengths: Sequence[int], capacity: int) -> list[Problem]:
             remedy = "Nothing is split or truncated: cut the document yourself, or give longer rows."
             problems.append(Problem("lengths", message, "value", document, value=length, remedy=remedy))
     return problems
-
-
-def _pad_problems(pad_token_id: object) -> list[Problem]:
-    if isinstance(pad_token_id, int) and not isinstance(pad_token_id, bool):
-        return []
-    remedy = "Give any token, that of the end of a text for example: padding is known by document id 0."
-    return [Problem("pad_token_id", "must be an int", "type", value=pad_token_id, remedy=remedy)]
 
 
 def _document_problems(documents: Sequence[Tensor], plan: RowPlan) -> list[Problem]:

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import INT32_MAX
 from neatpack.adapters.document_ids import integer_rows_problems, same_place_problems
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat, parse_flash_varlen_kwargs
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -70,9 +71,7 @@ def physical_offsets(document_ids: Tensor | Segments, padding: PaddingSegments =
         >>> physical_offsets(torch.tensor([[2, 2], [2, 0]])).cu_seqlens
         tensor([0, 2, 3, 4], dtype=torch.int32)
     """
-    if padding not in PADDING_SEGMENTS:
-        remedy = f"Give one of {', '.join(map(repr, PADDING_SEGMENTS))}."
-        raise EncodingError(Problem("padding", "is no way to cut padding", "value", value=repr(padding), remedy=remedy))
+    require_padding_segments(padding)
     segments = as_segments(document_ids)
     require_no_holes(segments)
     bounds = segments.bounds.astype(np.int32)
@@ -168,6 +167,17 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
     before = np.searchsorted(rows, rows)
     ids = np.where(kept, numbers - (numbers - kept)[before], 0)
     return to_tensor(np.repeat(ids, ends - starts), padding_mask.device).view(batch, sequence)
+
+
+def require_padding_segments(padding: object) -> None:
+    """Raise unless `padding` is a way to cut it.
+
+    Raises:
+        EncodingError: it is none.
+    """
+    if padding not in PADDING_SEGMENTS:
+        remedy = f"Give one of {', '.join(map(repr, PADDING_SEGMENTS))}."
+        raise EncodingError(Problem("padding", "is no way to cut padding", "value", value=repr(padding), remedy=remedy))
 
 
 def _cut(bounds: npt.NDArray[np.int32], longest: int) -> npt.NDArray[np.int32]:

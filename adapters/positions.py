@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from torch import Tensor
 
-from neatpack.adapters.segments import Segments, as_segments, is_count
-from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.adapters.arguments import require_count
+from neatpack.adapters.segments import Segments, as_segments
+
+START_REMEDY: Final = "Give the position of a document's first token, 0 for most models."
 
 
 def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tensor:
@@ -32,9 +36,7 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
         >>> build_position_ids(torch.tensor([[1, 1, 2, 0]]), start=2)
         tensor([[2, 3, 2, 0]])
     """
-    if not is_count(start):
-        remedy = "Give the position of a document's first token, 0 for most models."
-        raise EncodingError(Problem("start", "must be an int of at least 0", "value", value=start, remedy=remedy))
+    start = require_count(start, "start", START_REMEDY)
     segments = as_segments(document_ids)
     documents = segments.documents
     # Every run counts from the document that opened last; where that has ended, the run is padding.

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.document_ids import canonical_document_ids
+from neatpack.adapters.arguments import INT32_MAX, require_count, require_instance
+from neatpack.adapters.document_ids import canonical_document_ids, padding_mask_problems
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.physical import PaddingSegments, physical_offsets
-from neatpack.adapters.segments import INT32_MAX, Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import (
     FLAKwargs,
     GatheredStates,
@@ -75,14 +76,15 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
 
     Args:
         index: numbers that stay the same inside a segment, negative at padding.
-        padding_mask: bool, `[batch, sequence]`, True at padding, where the numbers count padding as segments.
+        padding_mask: bool, `[batch, sequence]`, True at padding, where the numbers count padding as segments; so it
+            cuts none of them. Where numbers are negative, it is True at those alone.
 
     Returns:
         Canonical ids, int64 `[batch, sequence]`.
 
     Raises:
         DocumentIdsError: a number comes back after another one.
-        EncodingError: wrong type, rank, dtype or shape.
+        EncodingError: wrong type, rank, dtype, shape or device, or a mask that contradicts the numbers.
 
     Example:
         >>> document_ids_from_segment_index(segment_index(torch.tensor([[4, 4, 7, 0]])))
@@ -91,10 +93,7 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
     parse_segment_index(index)
     ids = (index.seq_idx.to(torch.int64) + 1).clamp_(min=0)
     if padding_mask is not None:
-        if padding_mask.shape != ids.shape or padding_mask.dtype != torch.bool:
-            message = f"must be bool, of shape {tuple(ids.shape)}"
-            value = (padding_mask.dtype, tuple(padding_mask.shape))
-            raise EncodingError(Problem("padding_mask", message, "shape", value=value))
+        _require_padding_of(index.seq_idx, padding_mask)
         ids = ids.masked_fill(padding_mask, 0)
     return canonical_document_ids(as_segments(ids, field="seq_idx"))
 
@@ -118,7 +117,8 @@ def segment_ids_from_offsets(cu_seqlens: Tensor, total_tokens: int | None = None
     """
     offsets = _read_offsets(cu_seqlens)
     last = int(offsets[-1])
-    total = last if total_tokens is None else total_tokens
+    remedy = "Give the places of the stream, or None for as many as the offsets name."
+    total = last if total_tokens is None else require_count(total_tokens, "total_tokens", remedy)
     if not last <= total <= INT32_MAX:
         message = f"must be from {last}, the last offset, to {INT32_MAX}"
         raise EncodingError(Problem("total_tokens", message, "disagreement", value=total))
@@ -179,11 +179,33 @@ def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor]) -> FLAKw
 
     No offset repeats, since that library miscounts documents of no token.
 
+    Raises:
+        EncodingError: the states are neither kind.
+
     Example:
         >>> fla_kwargs(gathered_states(torch.tensor([[1, 1, 2, 0]])))
         {'cu_seqlens': tensor([0, 2, 3]), 'cu_seqlens_cpu': tensor([0, 2, 3])}
     """
+    remedy = "Call gathered_states(document_ids) or physical_states(document_ids)."
+    require_instance(states, (GatheredStates, PhysicalStates), "states", remedy)
     return {"cu_seqlens": states.cu_seqlens, "cu_seqlens_cpu": states.cu_seqlens_cpu}
+
+
+def _require_padding_of(numbers: Tensor, padding_mask: Tensor) -> None:
+    problems = padding_mask_problems(padding_mask, numbers, "seq_idx")
+    if problems:
+        raise EncodingError(*problems)
+    read, padding = read_on_host(numbers, padding_mask)
+    wrong = padding != (read < 0)
+    if not (read < 0).any():
+        wrong = np.zeros(read.shape, np.bool_)
+        wrong[:, 1:] = (padding[:, 1:] != padding[:, :-1]) & (read[:, 1:] == read[:, :-1])
+    if wrong.any():
+        row, position = (int(axis[0]) for axis in np.nonzero(wrong))
+        message = "marks other places as padding than the segment numbers allow"
+        remedy = "Derive both from the same ids, or leave the mask out where padding is negative."
+        value = bool(padding[row, position])
+        raise EncodingError(Problem("padding_mask", message, "disagreement", row, position, value, remedy))
 
 
 def _require_offset_dtype(dtype: torch.dtype) -> None:

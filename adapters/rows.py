@@ -9,9 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import INT32_MAX, require_count
 from neatpack.adapters.layout import require_no_holes, require_trailing_padding
 from neatpack.adapters.physical import PaddingSegments, physical_offsets
-from neatpack.adapters.segments import INT32_MAX, Integers, Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import LengthMatrix, PhysicalRows, parse_length_matrix, parse_physical_rows
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -168,7 +169,8 @@ def require_places(batch: int, sequence_length: int) -> None:
     Raises:
         EncodingError: it has none or too many.
     """
-    if batch < 1 or sequence_length < 1 or batch * sequence_length > INT32_MAX:
+    require_count(sequence_length, "sequence_length", "Give the places of a row.", least=1)
+    if batch < 1 or batch * sequence_length > INT32_MAX:
         message = f"must make a batch of 1 to {INT32_MAX} places"
         raise EncodingError(Problem("sequence_length", message, "value", value=(batch, sequence_length)))
 
@@ -176,6 +178,7 @@ def require_places(batch: int, sequence_length: int) -> None:
 def _checked_width(width: int | None, needed: int) -> int:
     if width is None:
         return needed
+    width = require_count(width, "width", "Give at least sequence + 1, or None for as many as are needed.")
     if width < needed:
         message = f"a row has {needed - 1} segments, which takes {needed} entries"
         raise EncodingError(Problem("width", message, "value", value=width, remedy="Give at least sequence + 1."))

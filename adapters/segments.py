@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,12 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import INT32_MAX, INT64_MAX
 from neatpack.contracts.errors import DocumentIdsError, Problem
 
 Integers: TypeAlias = npt.NDArray[np.int64]
-
-INT32_MAX: Final = 2**31 - 1
-"""Kernels take int32 offsets, so this is the most places that one batch may have."""
 
 _INTEGER_DTYPES: Final = (
     torch.uint8,
@@ -215,10 +212,10 @@ def scan_array(ids: npt.NDArray[np.integer[Any]], device: torch.device, field: s
     """Scan ids that have been read from `device`, and check their values.
 
     Raises:
-        DocumentIdsError: with the first negative or returning id of each row.
+        DocumentIdsError: with the first negative or returning id of each row, or the first past int64.
     """
     segments = _find_runs(ids, device)
-    problems = _value_problems(segments, field)
+    problems = _beyond_problems(ids, field) or _value_problems(segments, field)
     if problems:
         raise DocumentIdsError(*problems)
     return segments
@@ -248,11 +245,6 @@ def _lies_on_host(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def is_count(value: object) -> bool:
-    """Tell whether a value is an int that can count something: not negative, and no bool."""
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 0
-
-
 def to_tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Bring an array to a device; on the CPU the memory is shared."""
     return torch.from_numpy(array).to(device)  # pyright: ignore[reportUnknownMemberType]
@@ -268,7 +260,6 @@ def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segme
     bounds = np.empty(starts.size + 1, np.int64)
     bounds[:-1] = starts
     bounds[-1] = flat.size
-    # An id past int64 turns negative here, and is refused as such.
     return Segments(batch, sequence, device, bounds, flat[starts].astype(np.int64))
 
 
@@ -298,6 +289,19 @@ def _form_problems(value: object, field: str) -> list[Problem]:
         remedy = "Derive boundaries from ids that lie on a real device."
         problems.append(Problem(field, "is a meta tensor, without data", "device", value="meta", remedy=remedy))
     return problems
+
+
+def _beyond_problems(ids: npt.NDArray[np.integer[Any]], field: str) -> list[Problem]:
+    """List the first id of each row that int64 does not hold."""
+    if ids.dtype != np.uint64:
+        return []
+    rows, positions = np.nonzero(ids > INT64_MAX)
+    first = _first_of_each(rows)
+    remedy = "Number the documents of each row from 1: ids need not be unique beyond their row."
+    return [
+        Problem(field, "id past int64", "value", row, position, int(ids[row, position]), remedy)
+        for row, position in zip(rows[first].tolist(), positions[first].tolist(), strict=True)
+    ]
 
 
 def _value_problems(segments: Segments, field: str) -> list[Problem]:

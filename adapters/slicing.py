@@ -9,11 +9,12 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.agreement import FLASH_FIELDS
+from neatpack.adapters.arguments import require_count
 from neatpack.adapters.loss import mtp_targets
-from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs
+from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs, require_padding_segments
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.adapters.thd import padded_lengths, thd_lengths
-from neatpack.adapters.token_fields import batch_shape, entries, require_movable, take_places, token_axis
+from neatpack.adapters.token_fields import batch_shape, entries, move_tokens, require_movable, token_axis
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
 from neatpack.contracts.encodings import THDLengths
@@ -60,6 +61,7 @@ def split_rows(
 
     Raises:
         BatchError: fewer rows than microbatches, an entry whose rows are not known, or flat kwargs without ids.
+        EncodingError: no such `padding`.
         DocumentIdsError: flat kwargs are to be derived, and the ids are malformed or have a hole.
 
     Example:
@@ -70,9 +72,9 @@ def split_rows(
         [[[1, 1], [1, 2]], [[1, 0]]]
     """
     rows, _ = batch_shape(batch)
-    if not 1 <= microbatches <= rows:
-        message = f"must be from 1 to {rows}, the rows of the batch"
-        raise BatchError(Problem("microbatches", message, "value", value=microbatches))
+    remedy = "Give at most the rows of the batch: no part is empty."
+    microbatches = require_count(microbatches, "microbatches", remedy, least=1, most=rows, error=BatchError)
+    require_padding_segments(padding)
     parts: list[dict[str, object]] = [{} for _ in range(microbatches)]
     for name, value in entries(batch).items():
         if name in FLASH_FIELDS:
@@ -126,7 +128,7 @@ def shard_tokens(
     places = _places(segments, rank, ranks, layout)
     on_device = segments.tensor(places)
     whole = cast("TrainingBatch[Tensor]", {**batch, "labels": mtp_targets(batch["labels"], segments, 0, label_shift)})
-    part = take_places(whole, on_device)
+    part = move_tokens(whole, on_device)
     part.pop("_packed_seq_ids", None)
     return ContextShard(part, on_device, thd_lengths(segments), _continues(segments, places))
 
@@ -205,8 +207,8 @@ def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) ->
     if layout not in CONTEXT_LAYOUTS:
         remedy = f"Give one of {', '.join(map(repr, CONTEXT_LAYOUTS))}."
         raise EncodingError(Problem("layout", "is no context layout", "value", value=repr(layout), remedy=remedy))
-    if not 0 <= rank < ranks:
-        raise EncodingError(Problem("rank", f"must be from 0 to {ranks - 1}", "value", value=rank))
+    ranks = require_count(ranks, "ranks", "Give the size of the group.", least=1)
+    rank = require_count(rank, "rank", "Ranks of a group count from 0.", most=ranks - 1)
     padded = padded_lengths(segments)
     if layout == "zigzag":
         return _zigzag(segments, padded, rank, ranks)

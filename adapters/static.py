@@ -18,7 +18,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
+from neatpack.adapters.arguments import require_count, require_instance
 from neatpack.adapters.block_mask import VisibleBlocks, assemble, checked_block_size, mask_function
+from neatpack.adapters.positions import START_REMEDY
 from neatpack.adapters.segments import read_on_host, require_ids_form
 from neatpack.adapters.visibility import require_window, seen_range, sees
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PhysicalFlat, SegmentIndex, THDLengths
@@ -61,8 +63,7 @@ class StaticBounds:
 
     def __post_init__(self) -> None:
         for name, value in (("documents", self.documents), ("segments", self.segments), ("longest", self.longest)):
-            if value < 1:
-                raise EncodingError(Problem(name, "a bound is at least 1", "value", value=value))
+            require_count(value, name, "Give a bound of at least 1.", least=1)
 
 
 class StaticScan(NamedTuple):
@@ -108,7 +109,7 @@ def raise_if_invalid(status: Tensor, field: str = "document_ids") -> None:
 
     Raises:
         DocumentIdsError: the ids are malformed, or what the encoding cannot express.
-        EncodingError: they exceed a bound.
+        EncodingError: they exceed a bound, or the status is none.
 
     Example:
         >>> _, status = static_position_ids(torch.tensor([[1, 2, 1]]), StaticBounds(3, 3, 3))
@@ -118,8 +119,15 @@ def raise_if_invalid(status: Tensor, field: str = "document_ids") -> None:
         neatpack.contracts.errors.DocumentIdsError: document_ids[row 0, position 2] = 1: id comes back after another \
 id. Give each document of a row an id of its own, and keep its tokens together.
     """
+    remedy = "Give the second result of a static function."
+    require_instance(status, Tensor, "status", remedy)
+    form = (status.dtype, tuple(status.shape))
+    if form != (torch.int32, (4,)) or status.layout is not torch.strided or status.device.type == "meta":
+        raise EncodingError(Problem("status", "must be int32 [4], with data", "shape", value=form, remedy=remedy))
     (told,) = read_on_host(status)
     code, row, position, value = (int(number) for number in told)
+    if code not in _FAULTS and code != StaticRule.VALID:
+        raise EncodingError(Problem("status", "tells no rule", "value", value=code, remedy=remedy))
     if code != StaticRule.VALID:
         error, message, remedy = _FAULTS[StaticRule(code)]
         raise error(Problem(field, message, "value", row, position, value, remedy))
@@ -134,11 +142,13 @@ def scan_static(document_ids: Tensor, bounds: StaticBounds) -> StaticScan:
 
     Raises:
         DocumentIdsError: no integer tensor of two dimensions, or an empty one; values are left to the status.
+        EncodingError: the bounds are none.
 
     Example:
         >>> scan_static(torch.tensor([[7, 7, 0, 4]]), StaticBounds(2, 4, 4)).rank
         tensor([[1, 1, 1, 2]])
     """
+    _require_bounds(bounds)
     require_ids_form(document_ids, "document_ids")
     ids = document_ids.to(torch.int64)
     kept = ids > 0
@@ -333,11 +343,13 @@ def static_position_ids(
 
     Raises:
         DocumentIdsError: as `scan_static`.
+        EncodingError: `start` is no int, or negative.
 
     Example:
         >>> static_position_ids(torch.tensor([[1, 1, 2, 0, 2, 0]]), StaticBounds(2, 6, 6))[0]
         tensor([[0, 1, 0, 1, 2, 0]])
     """
+    start = require_count(start, "start", START_REMEDY)
     scan = _as_scan(document_ids, bounds)
     places = scan.places
     inside = places < scan.stops.gather(1, scan.slot)
@@ -369,6 +381,7 @@ def static_block_causal_mask(
                   [1, 1, 0],
                   [0, 0, 1]]]], dtype=torch.int32)
     """
+    require_instance(dtype, torch.dtype, "dtype", "Give torch.bool, or the floating dtype of the scores.")
     if dtype != torch.bool and not dtype.is_floating_point:
         raise EncodingError(Problem("dtype", "is no mask dtype", "dtype", value=dtype))
     scan = _as_scan(document_ids, bounds)
@@ -447,7 +460,12 @@ _FAULTS: Final[dict[StaticRule, tuple[type[PackingError], str, str]]] = {
 
 
 def _as_scan(document_ids: Tensor | StaticScan, bounds: StaticBounds) -> StaticScan:
+    _require_bounds(bounds)
     return document_ids if isinstance(document_ids, StaticScan) else scan_static(document_ids, bounds)
+
+
+def _require_bounds(bounds: object) -> None:
+    require_instance(bounds, StaticBounds, "bounds", "Give StaticBounds(documents, segments, longest).")
 
 
 def _returning(ids: Tensor, begins: Tensor) -> Tensor:

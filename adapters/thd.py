@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import INT32_MAX, require_count, require_instance
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
 from neatpack.adapters.rows import require_places
 from neatpack.adapters.segments import (
-    INT32_MAX,
     Integers,
     Segments,
     as_segments,
@@ -172,9 +172,11 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
         >>> real_places(thd_flat(torch.tensor([[1, 1, 1, 0, 2, 2]]))).int().tolist()
         [1, 1, 1, 0, 1, 1]
     """
+    _require_flat(flat)
     offsets, slots = (array.astype(np.int64) for array in read_on_host(flat.cu_seqlens, flat.cu_seqlens_padded))
     real, padded = np.diff(offsets), np.diff(slots)
-    total = flat.total_tokens if total_tokens is None else total_tokens
+    remedy = "Give the places of the stream, or None for flat.total_tokens."
+    total = flat.total_tokens if total_tokens is None else require_count(total_tokens, "total_tokens", remedy)
     _require_fitting(real, padded)
     if slots[-1] > total:
         message = f"must be at least {slots[-1]}, the last padded offset"
@@ -187,11 +189,15 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
 def transformer_engine_kwargs(flat: THDFlat[Tensor]) -> TransformerEngineKwargs[Tensor]:
     """Give the arguments by which Transformer Engine's attention learns the documents of a flattened batch.
 
+    Raises:
+        EncodingError: the offsets are no `THDFlat`.
+
     Example:
         >>> kwargs = transformer_engine_kwargs(thd_flat(torch.tensor([[1, 1, 2, 2, 3]])))
         >>> kwargs["cu_seqlens_q_padded"].tolist(), kwargs["max_seqlen_q"], kwargs["pad_between_seqs"]
         ([0, 2, 4, 5], 2, False)
     """
+    _require_flat(flat)
     return {
         "qkv_format": "thd",
         "cu_seqlens_q": flat.cu_seqlens,
@@ -206,6 +212,9 @@ def transformer_engine_kwargs(flat: THDFlat[Tensor]) -> TransformerEngineKwargs[
 
 def packed_seq_params_kwargs(flat: THDFlat[Tensor]) -> PackedSeqParamsKwargs[Tensor]:
     """Give the arguments of Megatron's `PackedSeqParams`; its recurrent layers number documents by `total_tokens`.
+
+    Raises:
+        EncodingError: the offsets are no `THDFlat`.
 
     Example:
         >>> packed_seq_params_kwargs(thd_flat(torch.tensor([[1, 1, 2, 0]])))["total_tokens"]
@@ -303,6 +312,10 @@ def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
     offsets = np.zeros(lengths.size + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _require_flat(flat: object) -> None:
+    require_instance(flat, THDFlat, "flat", "Call thd_flat(document_ids), or flatten_thd_lengths(...).")
 
 
 def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[Integers, Integers]:

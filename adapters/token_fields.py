@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from neatpack.adapters.agreement import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
+from neatpack.adapters.arguments import require_instance, require_pad_token
+from neatpack.adapters.segments import read_on_host
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
@@ -35,7 +39,12 @@ def batch_shape(batch: TrainingBatch[Tensor]) -> tuple[int, int]:
 
 
 def entries(batch: TrainingBatch[Tensor]) -> Mapping[str, object]:
-    """Give the entries of a batch, those that it does not declare included."""
+    """Give the entries of a batch, those that it does not declare included.
+
+    Raises:
+        BatchError: the batch is no mapping.
+    """
+    require_instance(batch, Mapping, "batch", "Pass a dict.", error=BatchError)
     return cast("Mapping[str, object]", batch)
 
 
@@ -64,14 +73,15 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
     Args:
         batch: a batch whose tensors are per token, but for `document_keys`.
         places: int64, `[batch, new sequence]`: for each new place the place in the same row that it takes, or -1
-            where it is padding.
+            where it is padding. It is read once from its device.
         pad_token_id: what `input_ids` holds at new padding. Labels hold -100 there, `padding_mask` True, the others 0.
 
     Returns:
         A new batch with new tensors; entries that are no tensors stay as they are.
 
     Raises:
-        BatchError: an entry is neither per token nor known to stay, so that it cannot be moved.
+        BatchError: an entry is neither per token nor known to stay, so that it cannot be moved; `places` are not
+            places of these rows, or `pad_token_id` is no int.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2]])
@@ -80,6 +90,18 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
         >>> moved["input_ids"], moved["labels"]
         (tensor([[10, 10,  0, 11]]), tensor([[   1,    1, -100,    2]]))
     """
+    require_pad_token(pad_token_id, BatchError)
+    _require_places(places, batch_shape(batch), batch["input_ids"].device)
+    return move_tokens(batch, places, pad_token_id=pad_token_id)
+
+
+def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:
+    """Move as `take_places` does, to places that are right; none is read from its device.
+
+    Raises:
+        BatchError: an entry cannot be moved.
+    """
+    require_movable(batch)
     shape = batch_shape(batch)
     rows = torch.arange(shape[0], device=places.device)[:, None]
     flat = (places.clamp(min=0) + rows * shape[1]).flatten()
@@ -88,9 +110,7 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
         if not isinstance(value, Tensor) or name == "document_keys":
             moved[name] = value
             continue
-        axis = token_axis(name, value, shape)
-        if axis is None:
-            raise _immovable(name, value)
+        axis = cast("int", token_axis(name, value, shape))
         rest = value.shape[axis + 2 :]
         taken = value.flatten(axis, axis + 1).index_select(axis, flat)
         new = (places < 0).view(*places.shape, *[1] * len(rest))
@@ -110,18 +130,49 @@ def require_movable(batch: TrainingBatch[Tensor]) -> None:
         problem
         for name, value in entries(batch).items()
         if name in DERIVED_FIELDS or (isinstance(value, Tensor) and name != "document_keys")
-        if not isinstance(value, Tensor) or token_axis(name, value, shape) is None
-        for problem in _immovable(name, value).problems
+        for problem in _movable_problems(name, value, shape, batch["input_ids"].device)
     ]
     if problems:
         raise BatchError(*problems)
 
 
-def _immovable(name: str, value: object) -> BatchError:
+def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:
+    """List what keeps an entry from moving with the tokens."""
+    if not isinstance(value, Tensor) or (value.layout is torch.strided and token_axis(name, value, shape) is None):
+        return [_immovable(name, value)]
+    if value.layout is not torch.strided:
+        return [Problem(name, "must be a dense tensor", "type", value=value.layout, remedy="Pad its rows.")]
+    if value.device != device:
+        message = f"must lie where input_ids lies, on {device}"
+        return [Problem(name, message, "device", value=value.device, remedy=f"Move it: {name}.to(...).")]
+    if value.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        remedy = "Convert it: torch moves no tokens of this dtype."
+        return [Problem(name, "has a dtype that cannot be moved", "dtype", value=value.dtype, remedy=remedy)]
+    return []
+
+
+def _require_places(places: object, shape: tuple[int, int], device: torch.device) -> None:
+    problem = partial(Problem, "places", remedy="Give for each new place one of the row, from 0, or -1 for padding.")
+    if not isinstance(places, Tensor) or places.dtype != torch.int64 or places.layout is not torch.strided:
+        found = places.dtype if isinstance(places, Tensor) else type(places).__name__
+        raise BatchError(problem("must be a dense int64 tensor", "dtype", value=found))
+    if places.ndim != 2 or places.shape[0] != shape[0]:
+        raise BatchError(problem(f"must be [{shape[0]}, new sequence]", "shape", value=tuple(places.shape)))
+    if places.device != device or device.type == "meta":
+        raise BatchError(problem("must lie where input_ids lies, with data", "device", value=places.device))
+    (read,) = read_on_host(places)
+    wrong = np.argwhere((read < -1) | (read >= shape[1]))
+    if wrong.size:
+        row, position = (int(axis) for axis in wrong[0])
+        message = f"must be from -1 to {shape[1] - 1}"
+        raise BatchError(problem(message, "value", row, position, int(read[row, position])))
+
+
+def _immovable(name: str, value: object) -> Problem:
     found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
     if name in DERIVED_FIELDS or name == "attention_mask":
         message = "is derived from the ids, and does not move with the tokens"
         remedy = "Move the tokens first, and derive afterwards."
-        return BatchError(Problem(name, message, "unsupported", value=found, remedy=remedy))
+        return Problem(name, message, "unsupported", value=found, remedy=remedy)
     remedy = "Take it out of the batch, and move it yourself."
-    return BatchError(Problem(name, "is not per token, [batch, sequence, ...]", "shape", value=found, remedy=remedy))
+    return Problem(name, "is not per token, [batch, sequence, ...]", "shape", value=found, remedy=remedy)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import require_count, require_instance
 from neatpack.adapters.segments import Segments
-from neatpack.contracts.errors import EncodingError, Problem
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def sees(
         bool, in the shape that the arguments broadcast to.
 
     Raises:
-        EncodingError: the window is not a positive int.
+        EncodingError: the window is not a positive int, or what should be a tensor is none.
 
     Example:
         >>> import torch
@@ -62,6 +62,7 @@ def sees(
                 [0, 0, 0, 1]], dtype=torch.int32)
     """
     require_window(window)
+    _require_tensors(query_ids=query_ids, key_ids=key_ids, query_places=query_places, key_places=key_places)
     # Nothing is written in place: compiled attention takes this function apart.
     visible = (query_ids == key_ids) & (key_ids != 0)
     if causal:
@@ -87,7 +88,7 @@ def seen_range(
         causal: as `sees`.
 
     Raises:
-        EncodingError: the window is not a positive int.
+        EncodingError: the window is not a positive int, or what should be a tensor is none.
 
     Example:
         >>> import torch
@@ -97,6 +98,7 @@ def seen_range(
         ([3, 3, 4, 5, 6], [3, 4, 5, 6, 7])
     """
     require_window(window)
+    _require_tensors(query_places=query_places, starts=starts, stops=stops)
     first, last = starts.expand_as(query_places), stops.expand_as(query_places) - 1
     if window is not None:
         first = torch.maximum(first, query_places - (window - 1))
@@ -107,12 +109,16 @@ def seen_range(
 def visible_squares(segments: Segments) -> Iterator[VisibleSquare]:
     """Give the squares of the `[sequence, sequence]` plane of each row outside which nothing but the diagonal is seen.
 
+    Raises:
+        EncodingError: the segments are none.
+
     Example:
         >>> import torch
         >>> from neatpack.adapters.segments import scan_segments
         >>> list(visible_squares(scan_segments(torch.tensor([[0, 4, 4]]))))
         [VisibleSquare(row=0, start=1, stop=3)]
     """
+    require_instance(segments, Segments, "segments", "Call as_segments(document_ids).")
     documents = segments.documents
     for row, start, stop in zip(
         documents.rows.tolist(), documents.starts.tolist(), documents.ends.tolist(), strict=True
@@ -138,12 +144,17 @@ def fill_visible(plane: Tensor, window: int | None = None) -> None:
         plane.triu_(1 - window)
 
 
+def _require_tensors(**arguments: object) -> None:
+    for field, value in arguments.items():
+        require_instance(value, Tensor, field, "Convert it: torch.tensor(...).")
+
+
 def require_window(window: object) -> None:
-    """Raise unless `window` is None or a positive int.
+    """Raise unless `window` is None or a positive int that int32 holds.
 
     Raises:
         EncodingError: it is something else.
     """
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+    if window is not None:
         remedy = "Give how many places a query sees, its own included, or None for no limit."
-        raise EncodingError(Problem("window", "must be a positive int or None", "value", value=window, remedy=remedy))
+        require_count(window, "window", remedy, least=1)

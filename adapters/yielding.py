@@ -15,6 +15,7 @@ from neatpack.adapters.agreement import (
     PACKED_SEQ_IDS,
     scan_agreeing,
 )
+from neatpack.adapters.arguments import require_instance
 from neatpack.adapters.gathered import build_packed_sequence_metadata
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.masks import build_block_causal_mask
@@ -61,7 +62,7 @@ def apply_packing_contract(
         CapabilitiesError: the contract is none.
         BatchError: an entry is missing or misshapen, or rows are longer than the contract allows.
         DocumentIdsError: ids are malformed, or have a hole where flash varlen kwargs are asked for.
-        EncodingError: an entry contradicts the ids, or no such `label_shift`.
+        EncodingError: an entry contradicts the ids, no such `label_shift`, or a flag that is no bool.
 
     Example:
         >>> from neatpack.adapters.packing import collate_documents, plan_rows
@@ -73,6 +74,8 @@ def apply_packing_contract(
         tensor([[-100,    6, -100, -100]])
     """
     capabilities = PackingCapabilities.from_contract(contract)
+    for name, value in (("flat", flat), ("inside_documents", inside_documents)):
+        require_instance(value, bool, name, "Give True or False.")
     labels = require_tensor(batch, "labels", "Give labels, -100 where there is no target.")
     name, ids = _attention_ids(batch)
     require_structure(batch)

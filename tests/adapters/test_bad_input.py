@@ -11,18 +11,28 @@ import torch
 
 from neatpack.adapters import (
     RowPlan,
+    StaticBounds,
+    aligned_length,
+    apply_packing_contract,
     as_segments,
+    block_causal_mask_bytes,
     build_block_causal_mask,
     build_packed_sequence_metadata,
     build_position_ids,
     canonical_document_ids,
     check_agreement,
     collate_documents,
+    context_places,
     count_valid_targets,
     document_ids_from_flash_varlen,
+    document_ids_from_length_matrix,
     document_ids_from_lengths,
     document_ids_from_metadata,
     document_ids_from_positions,
+    document_ids_from_segment_index,
+    document_ids_from_thd_lengths,
+    document_multiple,
+    fla_kwargs,
     flash_varlen_kwargs,
     flatten_packed_sequence_metadata,
     gathered_flat,
@@ -31,15 +41,40 @@ from neatpack.adapters import (
     get_unpad_data,
     is_document_ids,
     is_indexed_packed_mask,
+    length_matrix,
     mask_function,
     mask_labels,
+    mtp_targets,
+    packed_seq_params_kwargs,
+    pad_documents,
+    pad_rows,
     parse_document_ids,
     physical_offsets,
     plan_rows,
+    raise_if_invalid,
+    real_places,
+    reduce_by_document,
+    row_offsets,
     scan_segments,
+    scan_static,
+    seen_range,
+    sees,
+    shard_tokens,
+    split_rows,
+    static_block_causal_mask,
+    static_position_ids,
+    static_thd_lengths,
+    take_places,
+    thd_flat,
+    thd_lengths,
+    transformer_engine_kwargs,
     unpack,
     validate_document_ids,
+    visible_squares,
 )
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.contracts.encodings import SegmentIndex
 from neatpack.contracts.errors import DocumentIdsError, PackingError
 
 _TAKE_IDS: Final[list[Callable[[Any], object]]] = [
@@ -104,6 +139,10 @@ def _or(bad: object, instead: object) -> Any:
     return instead if bad is None else bad
 
 
+def _batch() -> TrainingBatch[torch.Tensor]:
+    return collate_documents(_DOCUMENTS, _PLAN)
+
+
 _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("start", lambda bad: build_position_ids(_IDS, bad)),
     ("dtype", lambda bad: build_block_causal_mask(_IDS, _or(bad, torch.int32))),
@@ -132,6 +171,47 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("values", lambda bad: unpack(bad, _IDS)),
     ("document_keys", lambda bad: unpack(_IDS, _IDS, _or(bad, 0))),
     ("attention_mask", lambda bad: check_agreement(_IDS, {"attention_mask": _or(bad, 0)})),
+    ("given", lambda bad: check_agreement(_IDS, bad)),
+    ("plan", lambda bad: collate_documents(_DOCUMENTS, bad)),
+    ("lengths", lambda bad: plan_rows(_or(bad, 3), 3)),
+    ("length", lambda bad: aligned_length(bad, 4)),
+    ("multiple", lambda bad: aligned_length(4, bad)),
+    ("multiple", lambda bad: pad_rows(_batch(), bad)),
+    ("multiple", lambda bad: pad_documents(_batch(), bad)),
+    ("pad_token_id", lambda bad: pad_rows(_batch(), 2, pad_token_id=bad)),
+    ("pad_token_id", lambda bad: pad_documents(_batch(), 2, pad_token_id=bad)),
+    ("batch", lambda bad: pad_rows(bad, 2)),
+    ("places", lambda bad: take_places(_batch(), bad)),
+    ("context_parallel", lambda bad: document_multiple(bad)),
+    ("rank", lambda bad: context_places(_IDS, bad, 1, "contiguous")),
+    ("ranks", lambda bad: context_places(_IDS, 0, bad, "contiguous")),
+    ("rank", lambda bad: shard_tokens(_batch(), bad, 1, "contiguous", label_shift="model")),
+    ("microbatches", lambda bad: split_rows(_batch(), bad)),
+    ("padding", lambda bad: split_rows(_batch(), 1, padding=bad)),
+    ("depth", lambda bad: mtp_targets(_IDS, _IDS, bad, "model")),
+    ("sequence_length", lambda bad: document_ids_from_thd_lengths(thd_lengths(_IDS), bad)),
+    ("sequence_length", lambda bad: document_ids_from_length_matrix(length_matrix(_IDS), bad)),
+    ("width", lambda bad: row_offsets(_IDS, width=_or(bad, -1))),
+    ("total_tokens", lambda bad: real_places(thd_flat(_IDS), _or(bad, -1))),
+    ("documents", lambda bad: StaticBounds(bad, 1, 1)),
+    ("longest", lambda bad: StaticBounds(1, 1, bad)),
+    ("bounds", lambda bad: static_thd_lengths(_IDS, bad)),
+    ("bounds", lambda bad: scan_static(_IDS, bad)),
+    ("start", lambda bad: static_position_ids(_IDS, StaticBounds(2, 3, 3), bad)),
+    ("dtype", lambda bad: static_block_causal_mask(_IDS, StaticBounds(2, 3, 3), bad)),
+    ("status", lambda bad: raise_if_invalid(bad)),
+    ("batch", lambda bad: block_causal_mask_bytes(bad, 6)),
+    ("dtype", lambda bad: block_causal_mask_bytes(1, 6, bad)),
+    ("max_bytes", lambda bad: build_block_causal_mask(_IDS, max_bytes=bad)),
+    ("states", lambda bad: fla_kwargs(bad)),
+    ("flat", lambda bad: packed_seq_params_kwargs(bad)),
+    ("flat", lambda bad: transformer_engine_kwargs(bad)),
+    ("flat", lambda bad: real_places(bad)),
+    ("segments", lambda bad: list(visible_squares(bad))),
+    ("key_ids", lambda bad: sees(_IDS, bad, _IDS, _IDS)),
+    ("starts", lambda bad: seen_range(_IDS, bad, _IDS)),
+    ("values", lambda bad: reduce_by_document(bad, _IDS, "sum")),
+    ("flat", lambda bad: apply_packing_contract(_batch(), PackingCapabilities("document_ids"), flat=bad)),
 ]
 
 
@@ -141,6 +221,111 @@ def test_every_other_argument_is_named(field: str, call: Callable[[Any], object]
     with pytest.raises(PackingError) as caught:
         call(bad)
     assert caught.value.problems[0].field == field
+
+
+_COUNTS: Final[list[tuple[str, Callable[[Any], object]]]] = [
+    ("start", lambda bad: build_position_ids(_IDS, bad)),
+    ("start", lambda bad: static_position_ids(_IDS, StaticBounds(2, 3, 3), bad)),
+    ("documents", lambda bad: StaticBounds(bad, 1, 1)),
+    ("batch", lambda bad: block_causal_mask_bytes(bad, 6)),
+    ("multiple", lambda bad: pad_rows(_batch(), bad)),
+    ("microbatches", lambda bad: split_rows(_batch(), bad)),
+    ("ranks", lambda bad: context_places(_IDS, 0, bad, "contiguous")),
+    ("sequence_length", lambda bad: document_ids_from_lengths([[1]], bad)),
+    ("window", lambda bad: build_block_causal_mask(_IDS, window=bad)),
+]
+
+
+@pytest.mark.parametrize(("field", "call"), _COUNTS)
+@pytest.mark.parametrize("bad", [True, -1, 10**30])
+def test_no_bool_no_negative_and_no_huge_number_counts(field: str, call: Callable[[Any], object], bad: object) -> None:
+    with pytest.raises(PackingError) as caught:
+        call(bad)
+    assert (caught.value.problems[0].field, caught.value.problems[0].value) == (field, bad)
+
+
+_PLACES: Final = torch.arange(4)[None]
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        _PLACES + 1,
+        _PLACES - 2,
+        _PLACES[0],
+        _PLACES.expand(2, -1),
+        _PLACES.float(),
+        _PLACES.to("meta"),
+        _PLACES.to_sparse(),
+    ],
+)
+def test_places_are_places_of_the_rows(places: torch.Tensor) -> None:
+    with pytest.raises(PackingError, match="places") as caught:
+        take_places(_batch(), places)
+    assert caught.value.problems[0].field == "places"
+
+
+@pytest.mark.parametrize("name", ["document_ids", "labels"])
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_a_dtype_that_does_not_move_is_refused(name: Any, dtype: torch.dtype) -> None:
+    batch: Any = _batch()
+    batch[name] = batch["document_ids"].to(dtype)
+    with pytest.raises(PackingError, match=name):
+        pad_rows(batch, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_labels_are_signed(dtype: torch.dtype) -> None:
+    labels = torch.ones(1, 3).to(dtype)
+    calls: list[Callable[[], object]] = [
+        lambda: mask_labels(labels, _IDS, "model"),
+        lambda: mtp_targets(labels, _IDS, 0, "model"),
+        lambda: count_valid_targets(labels),
+    ]
+    for call in calls:
+        with pytest.raises(PackingError, match="labels"):
+            call()
+
+
+@pytest.mark.parametrize("keys", [torch.ones(1, 2, device="meta"), torch.ones(1, 2).long().to_sparse()])
+def test_document_keys_have_data(keys: torch.Tensor) -> None:
+    with pytest.raises(PackingError, match="document_keys"):
+        unpack(_IDS, _IDS, keys)
+
+
+@pytest.mark.parametrize("told", [[9, 0, 0, 0], [-1, 0, 0, 0], [0, 0, 0], [[0, 0, 0, 0]]])
+def test_a_status_tells_a_rule(told: Any) -> None:
+    with pytest.raises(PackingError, match="status"):
+        raise_if_invalid(torch.tensor(told, dtype=torch.int32))
+
+
+def test_an_id_past_int64_is_told_as_it_is() -> None:
+    ids = torch.tensor([[5, 2**63 + 1, 2], [1, 2, 2**63 + 1]], dtype=torch.uint64)
+    (first, second) = validate_document_ids(ids)
+    assert (first.row, first.position, first.value, first.message) == (0, 1, 2**63 + 1, "id past int64")
+    assert (second.row, second.position) == (1, 2)
+
+
+def test_a_token_has_no_negative_position() -> None:
+    positions = torch.tensor([[0, 1, -1, -1]])
+    with pytest.raises(PackingError, match=r"position_ids\[row 0, position 2\] = -1"):
+        document_ids_from_positions(positions)
+    assert torch.equal(document_ids_from_positions(positions, positions < 0), torch.tensor([[1, 1, 0, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("index", "mask", "position"),
+    [
+        ([[0, 0, 1, -1]], [[True, True, True, False]], 0),
+        ([[0, 0, 1, -1]], [[False, False, False, False]], 3),
+        ([[0, 0, 1, 2]], [[False, True, False, True]], 1),
+    ],
+)
+def test_a_padding_mask_fits_the_segment_numbers(index: Any, mask: Any, position: int) -> None:
+    with pytest.raises(PackingError) as caught:
+        document_ids_from_segment_index(SegmentIndex(torch.tensor(index, dtype=torch.int32)), torch.tensor(mask))
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.row, problem.position) == ("padding_mask", 0, position)
 
 
 def test_half_of_the_flash_kwargs_is_refused() -> None:

@@ -244,5 +244,5 @@ def test_a_loader_refuses_other_ids_beside_its_own(name: str) -> None:
 
 def test_tokens_excluded_before_are_no_contradiction() -> None:
     batch = adapt_model_inputs(_batch(attention_document_ids=torch.where(torch.arange(6) == 3, 0, _ROWS)))
-    assert torch.equal(batch["attention_document_ids"], _ROWS)
-    assert torch.equal(adapt_model_inputs(batch)["attention_document_ids"], _ROWS)
+    assert torch.equal(batch.get("attention_document_ids", _ROWS[:0]), _ROWS)
+    assert torch.equal(adapt_model_inputs(batch).get("attention_document_ids", _ROWS[:0]), _ROWS)

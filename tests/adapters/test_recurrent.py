@@ -127,7 +127,7 @@ def test_a_number_that_comes_back_is_refused() -> None:
     with pytest.raises(DocumentIdsError, match="comes back") as caught:
         document_ids_from_segment_index(index)
     assert (caught.value.problems[0].field, caught.value.problems[0].position) == ("seq_idx", 2)
-    with pytest.raises(EncodingError, match="must be bool"):
+    with pytest.raises(EncodingError, match="must have the shape of seq_idx"):
         document_ids_from_segment_index(index, torch.zeros(1, 2, dtype=torch.bool))
     with pytest.raises(EncodingError, match="int32"):
         document_ids_from_segment_index(SegmentIndex(torch.tensor([[0, 1]])))

@@ -28,7 +28,7 @@ class Binding:
     On every call of the model it takes `_packed_seq_ids` out of the arguments, checks them, and puts in what the
     consumer derives from them. It is copied and pickled with its model, and sits inside every wrapper of it. Calling
     the model's `forward` directly goes round it, as round any hook; bound attention functions then raise. In eval mode
-    a call without ids passes by design, as if nothing were bound, so that the model can generate; in training it raises.
+    a call without ids passes by design, as if nothing were bound, so that the model can generate; training mode raises.
 
     Attributes:
         consumer: name of the consumer.

@@ -103,7 +103,7 @@ def test_the_length_that_runs_is_aligned() -> None:
     with pytest.raises(EncodingError) as caught:
         aligned_length(3, 0)
     assert caught.value.problems[0].value == 0
-    with pytest.raises(EncodingError, match="at least 1"):
+    with pytest.raises(EncodingError, match="context_parallel = 0"):
         document_multiple(0, 1)
 
 

@@ -115,8 +115,8 @@ def packing_metadata_consumer(model: MetadataModelT) -> MetadataModelT:
 
 
 def _check_class_attribute(model: type[object], name: str, validate: Callable[[object], list[Problem]]) -> None:
-    """Refuse a wrong value that stands in the class. None may be a place for what `__init__` sets."""
+    """Refuse a str or bool that is wrong; anything else may be a place for what `__init__` sets."""
     value: object = inspect.getattr_static(model, name, None)
-    problems = validate(value) if isinstance(value, (str, int)) else []
+    problems = validate(value) if isinstance(value, (str, bool)) else []
     if problems:
         raise CapabilitiesError(*problems)

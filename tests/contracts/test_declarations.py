@@ -123,7 +123,7 @@ def test_other_errors_of_a_property_pass_through() -> None:
         core.is_packed_mask_consumer(Broken())
 
 
-@pytest.mark.parametrize("value", ["document_id", "", True, 3])
+@pytest.mark.parametrize("value", ["document_id", "", True])
 def test_the_decorator_refuses_a_class_with_a_wrong_mask_type(value: object) -> None:
     model: Any = type("Model", (), {"packed_mask_type": value})
     with pytest.raises(CapabilitiesError, match="packed_mask_type") as caught:
@@ -131,7 +131,7 @@ def test_the_decorator_refuses_a_class_with_a_wrong_mask_type(value: object) -> 
     assert repr(value) in str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["no", 1])
+@pytest.mark.parametrize("value", ["no", ""])
 def test_the_decorator_refuses_a_class_with_a_flag_that_is_no_bool(value: object) -> None:
     model: Any = type("Model", (), {"requires_packed_sequence_metadata": value})
     with pytest.raises(CapabilitiesError, match="must be a bool"):

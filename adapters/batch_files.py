@@ -139,7 +139,7 @@ def _from_array(path: Path, name: str, array: npt.NDArray[Any]) -> object:
     if array.dtype.kind not in "biuf":
         raise _error(path, f"{name} is an array of {array.dtype}", "type", _ENTRIES)
     try:
-        return to_tensor(array.astype(array.dtype.newbyteorder("="), copy=False), torch.device("cpu"))
+        return to_tensor(array.astype(np.result_type(array), copy=False), torch.device("cpu"))
     except TypeError as error:
         raise _error(path, f"{name} is an array of {array.dtype}, which torch lacks", "dtype", _ENTRIES) from error
 

@@ -78,7 +78,7 @@ class Path:
     def carries_boundaries_in(self, argument: str) -> bool:
         """Whether this argument says where documents end. Positions do so only where nothing else does."""
         if argument == "position_ids":
-            return CARRY_BOUNDARIES.intersection(self.given) == {"position_ids"}
+            return len(CARRY_BOUNDARIES.intersection(self.given)) == 1
         return argument != "attention_mask" or "mask_2d" not in self.given
 
 

@@ -39,7 +39,7 @@ stages = st.sampled_from(PACKED_MASK_TYPES).flatmap(
 )
 
 
-def test_the_seeds_signature() -> None:
+def test_the_positional_signature() -> None:
     plain = PackingCapabilities("block_causal")
     assert dataclasses.astuple(plain)[:3] == ("block_causal", False, False)
     assert PackingCapabilities("document_ids", True, True) == PackingCapabilities(

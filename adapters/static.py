@@ -530,5 +530,7 @@ def _held(kept: Tensor, size: int) -> Tensor:
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Count the True columns of each row, and list them in order, and the others after them."""
-    listed = torch.argsort(blocks.contiguous().view(torch.uint8), dim=-1, descending=True, stable=True)
+    # `contiguous()` would keep the strides of a transposed dimension of one place, which torch's own masks do not have.
+    laid_out = blocks.clone(memory_format=torch.contiguous_format)
+    listed = torch.argsort(laid_out.view(torch.uint8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1).to(torch.int32), listed.to(torch.int32)

@@ -58,16 +58,11 @@ def create(rows: Rows, causal: bool, window: int | None, block_size: int | tuple
     return create_block_mask(sees, len(rows), None, length, length, device="cpu", BLOCK_SIZE=block_size)
 
 
-def strides(tensor: Tensor) -> list[int]:
-    """Give the strides that mean something: those of dimensions with more than one place."""
-    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-
-
 def same_tensors(found: BlockMask, expected: BlockMask) -> bool:
     return found.shape == expected.shape and all(
         (ours := cast("Tensor", getattr(found, name))).dtype
         == (theirs := cast("Tensor", getattr(expected, name))).dtype
-        and strides(ours) == strides(theirs)
+        and ours.stride() == theirs.stride()
         and torch.equal(ours, theirs)
         for name in TENSORS
     )

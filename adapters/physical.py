@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX
+from neatpack.adapters.arguments import INT32_MAX, require_count
 from neatpack.adapters.document_ids import integer_rows_problems, same_place_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
@@ -23,7 +23,7 @@ PADDING_SEGMENTS: Final[tuple[PaddingSegments, ...]] = get_args(PaddingSegments)
 
 
 def flash_varlen_kwargs(
-    document_ids: Tensor | Segments, padding: PaddingSegments = "split"
+    document_ids: Tensor | Segments, padding: PaddingSegments = "split", *, longest_padding: int | None = None
 ) -> FlashVarlenKwargs[Tensor]:
     """Give the four arguments by which Hugging Face flash attention learns the documents of a flattened batch.
 
@@ -31,6 +31,7 @@ def flash_varlen_kwargs(
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
         padding: "split" cuts padding into segments no longer than the longest document (at least 1), so that it
             never sets `max_length`; "run" keeps each run of padding as one segment.
+        longest_padding: places of a segment of padding, at most, in place of the longest document's.
 
     Returns:
         `cu_seq_lens_q` and `cu_seq_lens_k`, one int32 tensor `[segments + 1]` from 0 to `batch * sequence`, and
@@ -38,7 +39,7 @@ def flash_varlen_kwargs(
 
     Raises:
         DocumentIdsError: the ids are malformed, or have a hole, which contiguous segments cannot express.
-        EncodingError: no such `padding`.
+        EncodingError: no such `padding`, or a `longest_padding` that is no positive int or comes with "run".
 
     Example:
         >>> kwargs = flash_varlen_kwargs(torch.tensor([[1, 1, 2, 0, 0, 0]]))
@@ -47,7 +48,7 @@ def flash_varlen_kwargs(
         >>> flash_varlen_kwargs(torch.tensor([[1, 1, 2, 0, 0, 0]]), "run")["cu_seq_lens_q"].tolist()
         [0, 2, 3, 6]
     """
-    flat = physical_offsets(document_ids, padding)
+    flat = physical_offsets(document_ids, padding, longest_padding=longest_padding)
     return {
         "cu_seq_lens_q": flat.cu_seqlens,
         "cu_seq_lens_k": flat.cu_seqlens,
@@ -56,29 +57,39 @@ def flash_varlen_kwargs(
     }
 
 
-def physical_offsets(document_ids: Tensor | Segments, padding: PaddingSegments = "split") -> PhysicalFlat[Tensor]:
+def physical_offsets(
+    document_ids: Tensor | Segments, padding: PaddingSegments = "split", *, longest_padding: int | None = None
+) -> PhysicalFlat[Tensor]:
     """Give the offsets of documents and padding over the flattened batch; no segment continues into the next row.
 
     Args:
         document_ids: as `flash_varlen_kwargs`.
         padding: as `flash_varlen_kwargs`.
+        longest_padding: as `flash_varlen_kwargs`.
 
     Raises:
         DocumentIdsError: the ids are malformed, or have a hole.
-        EncodingError: no such `padding`.
+        EncodingError: as `flash_varlen_kwargs`.
 
     Example:
         >>> physical_offsets(torch.tensor([[2, 2], [2, 0]])).cu_seqlens
         tensor([0, 2, 3, 4], dtype=torch.int32)
+        >>> physical_offsets(torch.tensor([[2, 2, 2, 0, 0]]), longest_padding=1).cu_seqlens
+        tensor([0, 3, 4, 5], dtype=torch.int32)
     """
     require_padding_segments(padding)
+    _require_longest_padding(longest_padding, padding)
     segments = as_segments(document_ids)
     require_no_holes(segments)
     bounds = segments.bounds.astype(np.int32)
     if padding == "run":
         return PhysicalFlat(segments.tensor(bounds), int(segments.lengths.max()))
     longest = max(segments.longest, 1)
-    return PhysicalFlat(segments.tensor(_cut(bounds, longest)), longest)
+    if longest_padding is None:
+        return PhysicalFlat(segments.tensor(_cut(bounds, longest)), longest)
+    padded = int((segments.lengths * (segments.ids == 0)).max())
+    cut = _cut(bounds, longest_padding, segments.ids == 0)
+    return PhysicalFlat(segments.tensor(cut), max(segments.longest, min(padded, longest_padding)))
 
 
 def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor]:
@@ -180,9 +191,22 @@ def require_padding_segments(padding: object) -> None:
         raise EncodingError(Problem("padding", "is no way to cut padding", "value", value=repr(padding), remedy=remedy))
 
 
-def _cut(bounds: npt.NDArray[np.int32], longest: int) -> npt.NDArray[np.int32]:
-    """Add boundaries so that no segment is longer than `longest`; documents are not, so padding alone is cut."""
-    (long,) = (bounds[1:] - bounds[:-1] > longest).nonzero()
+def _require_longest_padding(longest_padding: object, padding: PaddingSegments) -> None:
+    if longest_padding is None:
+        return
+    remedy = "Give the places of a segment of padding, or None for those of the longest document."
+    require_count(longest_padding, "longest_padding", remedy, least=1)
+    if padding == "run":
+        message = 'cuts padding, which padding="run" keeps whole'
+        raise EncodingError(Problem("longest_padding", message, "disagreement", value=longest_padding, remedy=remedy))
+
+
+def _cut(
+    bounds: npt.NDArray[np.int32], longest: int, padding: npt.NDArray[np.bool_] | None = None
+) -> npt.NDArray[np.int32]:
+    """Add boundaries so that no padding is longer than `longest`; None where no document is, so that all may be cut."""
+    too_long = bounds[1:] - bounds[:-1] > longest
+    (long,) = (too_long if padding is None else too_long & padding).nonzero()
     if not long.size:
         return bounds
     pairs = zip(bounds[long].tolist(), bounds[long + 1].tolist(), strict=True)

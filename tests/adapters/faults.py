@@ -131,16 +131,25 @@ def written_in_place(original: Callable[..., Sequence[npt.NDArray[Any]]]) -> Cal
     return planted
 
 
-def uncut(bounds: Integers, _longest: int) -> npt.NDArray[np.int32]:
+def uncut(bounds: Integers, *_where: object) -> npt.NDArray[np.int32]:
     """Leave long padding whole."""
     return bounds.astype(np.int32)
 
 
-def cut_too_long(original: Callable[[Integers, int], object]) -> Callable[[Integers, int], object]:
+def cut_too_long(original: Callable[..., object]) -> Callable[..., object]:
     """Cut padding into pieces one place longer than the longest document."""
 
-    def planted(bounds: Integers, longest: int) -> object:
-        return original(bounds, longest + 1)
+    def planted(bounds: Integers, longest: int, *where: object) -> object:
+        return original(bounds, longest + 1, *where)
+
+    return planted
+
+
+def cut_everywhere(original: Callable[..., object]) -> Callable[..., object]:
+    """Cut documents as well as padding."""
+
+    def planted(bounds: Integers, longest: int, *_where: object) -> object:
+        return original(bounds, longest)
 
     return planted
 

@@ -148,6 +148,7 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("dtype", lambda bad: build_block_causal_mask(_IDS, _or(bad, torch.int32))),
     ("window", lambda bad: build_block_causal_mask(_IDS, window=_or(bad, 0))),
     ("padding", lambda bad: flash_varlen_kwargs(_IDS, bad)),
+    ("longest_padding", lambda bad: flash_varlen_kwargs(_IDS, longest_padding=_or(bad, 0))),
     ("label_shift", lambda bad: mask_labels(_IDS, _IDS, bad)),
     ("labels", lambda bad: mask_labels(bad, _IDS, "model")),
     ("labels", lambda bad: count_valid_targets(bad)),

@@ -111,6 +111,10 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("padding cut one too long", physical, "_cut", faults.cut_too_long),
         Fault("last segment lost", physical, "_cut", after(lambda bounds: bounds[:-1])),
     ],
+    "test_padding_is_cut_at_the_given_length_and_documents_are_not": [
+        Fault("documents cut", physical, "_cut", faults.cut_everywhere),
+        Fault("padding cut one too long", physical, "_cut", faults.cut_too_long),
+    ],
     "test_no_segment_joins_rows_or_documents_or_padding": [
         Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),
     ],

@@ -85,6 +85,16 @@ def test_physical_segments_cover_the_batch(ids: Tensor, padding: PaddingSegments
     assert type(kwargs["max_length_q"]) is int
 
 
+@holds_for(ids=document_ids(), longest_padding=st.integers(1, 8))
+def test_padding_is_cut_at_the_given_length_and_documents_are_not(ids: Tensor, longest_padding: int) -> None:
+    segments = oracle.padded_segments(rows_of(ids), longest_padding)
+    kwargs = flash_varlen_kwargs(ids, longest_padding=longest_padding)
+    assert listed(kwargs["cu_seq_lens_q"]) == oracle.running(segments)
+    assert kwargs["max_length_q"] == kwargs["max_length_k"] == max(segments)
+    with pytest.raises(EncodingError, match="longest_padding"):
+        flash_varlen_kwargs(ids, "run", longest_padding=longest_padding)
+
+
 @holds_for(ids=document_ids(), padding=_WAYS)
 def test_no_segment_joins_rows_or_documents_or_padding(ids: Tensor, padding: PaddingSegments) -> None:
     rows = rows_of(ids)

@@ -115,8 +115,9 @@ def test_physical_offsets(rows: Rows, data: st.DataObject) -> None:
     expected = oracle_static.physical_offsets(rows, bounds.longest)
     assert is_valid(status)
     assert found.cu_seqlens.tolist() == expected + [expected[-1]] * (bounds.segments + 1 - len(expected))
-    if bounds.longest == oracle_static.longest(rows):
-        assert physical_offsets(tensor(rows)).cu_seqlens.tolist() == expected
+    dynamic = physical_offsets(tensor(rows), longest_padding=bounds.longest)
+    assert dynamic.cu_seqlens.tolist() == expected
+    assert dynamic.max_seqlen <= found.max_seqlen == bounds.longest
     short = StaticBounds(bounds.documents, max(len(expected) - 2, 1), bounds.longest)
     if short.segments < len(expected) - 1:
         _, status = static.static_physical_offsets(tensor(rows), short)

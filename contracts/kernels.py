@@ -41,9 +41,18 @@ class VarlenAttention(Protocol[QKVT]):
 
 @dataclass(frozen=True)
 class Accepted:
-    """The consumer takes the model, and would ask the loader for `capabilities`."""
+    """The consumer takes the model, and would ask the loader for `capabilities`.
+
+    Attributes:
+        capabilities: what the loader has to emit.
+        evidence: on what grounds documents are said to stay apart: what was measured, and on which versions.
+        verified: False where nothing was measured on the installed versions, so that only a call can tell; `evidence`
+            says what is missing.
+    """
 
     capabilities: PackingCapabilities
+    evidence: str = ""
+    verified: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 from torch import nn
 
 from neatpack.adapters.positions import build_position_ids
 from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities
 from neatpack.contracts.errors import EncodingError, Problem
-from neatpack.contracts.kernels import Accepted, Decision, Rejected
+from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import attention_is_not_enough
-from neatpack.kernels_bridge.hf_attention import bound_users, interface_modules
+from neatpack.kernels_bridge.hf_attention import GuardedFunction, attach_function, bound_users, interface_modules
 from neatpack.kernels_bridge.models import (
     bound_name,
     declared_flag,
@@ -20,6 +23,45 @@ from neatpack.kernels_bridge.models import (
     text_config,
 )
 from neatpack.kernels_bridge.neat_metadata import NEEDED, metadata_arguments
+
+
+def no_reason(model: nn.Module) -> None:
+    """Object to no model."""
+    del model
+
+
+@dataclass(frozen=True)
+class HFConsumer:
+    """A consumer that binds one attention function to Hugging Face models.
+
+    Attributes:
+        name: the word by which it is registered.
+        packed_mask_type: the form that its models take.
+        attend: the attention function, importable by name.
+        arguments: what it derives beside what every Hugging Face model gets.
+        reason_against: why it does not take a model that Hugging Face consumers otherwise take; None where it does.
+    """
+
+    name: str
+    packed_mask_type: PackedMaskType
+    attend: GuardedFunction
+    arguments: Callable[[nn.Module, PackedCall], Mapping[str, object]]
+    reason_against: Callable[[nn.Module], str | None] = no_reason
+
+    def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
+        """Accept a Hugging Face model by what it really runs with, whatever was asked for."""
+        del attn_implementation
+        decision = capabilities_or_reason(model, self.name, self.packed_mask_type)
+        reason = None if isinstance(decision, Rejected) else self.reason_against(model)
+        return decision if reason is None else Rejected(reason)
+
+    def attach(self, model: nn.Module) -> Attachment:
+        """Set the attention function as the one that the model's config names."""
+        return attach_function(self.name, self.attend, model)
+
+    def derive(self, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+        """Give what every Hugging Face model gets, and the arguments of this consumer."""
+        return {**common_arguments(model, call), **self.arguments(model, call)}
 
 
 def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMaskType) -> Decision:

@@ -14,51 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from neatpack.adapters.masks import build_block_causal_mask
-from neatpack.contracts.kernels import Attachment, Decision, Rejected
 from neatpack.kernels_bridge.calls import note_call
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import FULL, SLIDING, layer_types, sliding_window
-from neatpack.kernels_bridge.hf_attention import attach_function, inner_function, missing_boundaries
-from neatpack.kernels_bridge.hf_models import capabilities_or_reason, common_arguments
+from neatpack.kernels_bridge.hf_attention import inner_function, missing_boundaries
+from neatpack.kernels_bridge.hf_models import HFConsumer
 from neatpack.kernels_bridge.models import hf_implementation, text_config
 
 _MAPPING: Final = "causal_mask_mapping"
 """What Transformers' modeling code calls the dict of one mask per layer type; forwards with it accept one."""
 _WINDOWED: Final = "create_sliding_window_causal_mask"
 """What it calls to make a windowed mask. Without it, or a list of layer types, a window in the config is not used."""
-
-
-class BlockCausalConsumer:
-    """Takes models that run eager or sdpa attention."""
-
-    name: Final = "block_causal"
-
-    def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
-        """Accept a Hugging Face model to which each kind of layer can be given its own mask."""
-        del attn_implementation
-        implementation = hf_implementation(model)
-        if implementation is not None and implementation not in ("eager", "sdpa"):
-            return Rejected(f"it runs with {implementation!r}, which takes no dense masks")
-        decision = capabilities_or_reason(model, self.name, "block_causal")
-        kinds = () if isinstance(decision, Rejected) else _mask_kinds(model)
-        if len(kinds) > 1 and _MAPPING not in _forward_words(model):
-            return Rejected(f"its layers are of the types {', '.join(kinds)}, but its forward takes one mask for all")
-        return decision
-
-    def attach(self, model: nn.Module) -> Attachment:
-        """Set `attend` before the model's attention function."""
-        return attach_function(self.name, attend, model)
-
-    def derive(self, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
-        """Give one mask, or one per kind of layer."""
-        dtype = torch.bool if hf_implementation(model) == "sdpa" else _scores_dtype(model)
-        windows = {FULL: None, SLIDING: sliding_window(model)}
-        masks = {kind: build_block_causal_mask(call.segments, dtype, windows[kind]) for kind in _mask_kinds(model)}
-        mask = masks if len(masks) > 1 else next(iter(masks.values()))
-        return {**common_arguments(model, call), "attention_mask": mask}
-
-
-CONSUMER: Final = BlockCausalConsumer()
 
 
 def attend(
@@ -82,6 +48,24 @@ def attend(
     return function(module, query, key, value, attention_mask, **options)
 
 
+def _arguments(model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+    """Give one mask, or one per kind of layer."""
+    dtype = torch.bool if hf_implementation(model) == "sdpa" else _scores_dtype(model)
+    windows = {FULL: None, SLIDING: sliding_window(model)}
+    masks = {kind: build_block_causal_mask(call.segments, dtype, windows[kind]) for kind in _mask_kinds(model)}
+    return {"attention_mask": masks if len(masks) > 1 else next(iter(masks.values()))}
+
+
+def _reason_against(model: nn.Module) -> str | None:
+    implementation = hf_implementation(model)
+    if implementation not in ("eager", "sdpa"):
+        return f"it runs with {implementation!r}, which takes no dense masks"
+    kinds = _mask_kinds(model)
+    if len(kinds) > 1 and _MAPPING not in _forward_words(model):
+        return f"its layers are of the types {', '.join(kinds)}, but its forward takes one mask for all"
+    return None
+
+
 def _mask_kinds(model: nn.Module) -> tuple[str, ...]:
     kinds = tuple(kind for kind in layer_types(model) if kind in (FULL, SLIDING))
     listed = getattr(text_config(model), "layer_types", None) is not None
@@ -100,3 +84,6 @@ def _scores_dtype(model: nn.Module) -> torch.dtype:
     """The dtype of the model's weights, in which eager attention computes its scores."""
     floating = (weight.dtype for weight in model.parameters() if weight.is_floating_point())
     return next(floating, torch.float32)
+
+
+CONSUMER: Final = HFConsumer("block_causal", "block_causal", attend, _arguments, _reason_against)

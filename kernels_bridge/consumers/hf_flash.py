@@ -15,37 +15,11 @@ from torch import Tensor, nn
 
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import ModelError, Problem
-from neatpack.contracts.kernels import Attachment, Decision, Rejected
 from neatpack.kernels_bridge.calls import note_call
 from neatpack.kernels_bridge.entry import FLASH_FIELDS, PackedCall
-from neatpack.kernels_bridge.hf_attention import attach_function, inner_function, missing_boundaries
-from neatpack.kernels_bridge.hf_models import capabilities_or_reason, common_arguments
+from neatpack.kernels_bridge.hf_attention import inner_function, missing_boundaries
+from neatpack.kernels_bridge.hf_models import HFConsumer
 from neatpack.kernels_bridge.models import hf_implementation, is_flash
-
-
-class HFFlashConsumer:
-    """Takes models whose resolved attention is a flash one; they get all four varlen kwargs and no mask."""
-
-    name: Final = "hf_flash"
-
-    def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
-        """Accept a Hugging Face model that really runs flash attention, whatever was asked for."""
-        del attn_implementation
-        implementation = hf_implementation(model)
-        if implementation is not None and not is_flash(implementation):
-            return Rejected(f"it runs with {implementation!r}, which takes no flash varlen kwargs")
-        return capabilities_or_reason(model, self.name, "flash_varlen")
-
-    def attach(self, model: nn.Module) -> Attachment:
-        """Set `attend` before the model's flash function."""
-        return attach_function(self.name, attend, model)
-
-    def derive(self, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
-        """Give the four varlen kwargs, and neither a mask, which would beat them, nor a cache."""
-        return {**common_arguments(model, call), **flash_varlen_kwargs(call.segments)}
-
-
-CONSUMER: Final = HFFlashConsumer()
 
 
 def attend(
@@ -87,3 +61,18 @@ class _View:
 
 def _as_built(module: nn.Module, implementation: str) -> _View:
     return _View(module, config=_View(module.config, _attn_implementation=implementation))
+
+
+def _arguments(_model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+    """Give the four varlen kwargs, and no mask, which would beat them."""
+    return {**flash_varlen_kwargs(call.segments)}
+
+
+def _reason_against(model: nn.Module) -> str | None:
+    implementation = hf_implementation(model)
+    if implementation is not None and is_flash(implementation):
+        return None
+    return f"it runs with {implementation!r}, which takes no flash varlen kwargs"
+
+
+CONSUMER: Final = HFConsumer("hf_flash", "flash_varlen", attend, _arguments, _reason_against)

@@ -9,35 +9,12 @@ from torch import Tensor, nn
 
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import ModelError, Problem
-from neatpack.contracts.kernels import Attachment, Decision
 from neatpack.kernels_bridge.calls import note_call
 from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.entry import PackedCall
-from neatpack.kernels_bridge.hf_attention import attach_function, missing_boundaries
-from neatpack.kernels_bridge.hf_models import capabilities_or_reason, common_arguments
+from neatpack.kernels_bridge.hf_attention import missing_boundaries
+from neatpack.kernels_bridge.hf_models import HFConsumer
 from neatpack.kernels_bridge.reference import varlen_attention
-
-
-class ReferenceConsumer:
-    """Takes models that dispatch attention through Transformers' interface, whatever they were built with."""
-
-    name: Final = "reference"
-
-    def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
-        """Accept a Hugging Face model whose documents attention boundaries keep apart."""
-        del attn_implementation
-        return capabilities_or_reason(model, self.name, "document_ids")
-
-    def attach(self, model: nn.Module) -> Attachment:
-        """Set `attend` as the model's attention function."""
-        return attach_function(self.name, attend, model)
-
-    def derive(self, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
-        """Give offsets under the names that Transformers' layers pass on."""
-        return {**common_arguments(model, call), **flash_varlen_kwargs(call.segments)}
-
-
-CONSUMER: Final = ReferenceConsumer()
 
 
 @eagerly
@@ -99,3 +76,11 @@ def attend(
 
 def _tokens_first(states: Tensor) -> Tensor:
     return states.transpose(1, 2).flatten(0, 1)
+
+
+def _arguments(_model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+    """Give offsets under the names that Transformers' layers pass on."""
+    return {**flash_varlen_kwargs(call.segments)}
+
+
+CONSUMER: Final = HFConsumer("reference", "document_ids", attend, _arguments)

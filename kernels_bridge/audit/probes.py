@@ -71,15 +71,15 @@ class Measurement:
         return max(max(document) for document in self.differences)
 
 
-def measure(ask: Ask, packed: PackedDocuments, alone: Answer) -> Measurement:
+def measure(ask: Ask, answer: Answer, packed: PackedDocuments, alone: Answer) -> Measurement:
     """Measure one path.
 
     Args:
         ask: gives the documents to the model.
+        answer: what the model answers to them, with its graph.
         packed: the documents.
         alone: what the model answers to each document alone.
     """
-    answer = ask(grad=True)
     logits = [part.detach() for part in answer.logits]
     scale = variation(alone.logits)
     finite = all(bool(part.isfinite().all()) for part in [*logits, *alone.logits])
@@ -93,7 +93,7 @@ def measure(ask: Ask, packed: PackedDocuments, alone: Answer) -> Measurement:
         finite=finite,
         differences=tuple(
             tuple(float(distance) / unit for distance in (one - other).abs().amax(dim=1))
-            for one, other in zip(logits, alone.logits, strict=True)
+            for one, other in zip(logits, map(Tensor.detach, alone.logits), strict=True)
         ),
         perturbation=perturbation,
         gradient=gradient,
@@ -108,11 +108,10 @@ def variation(logits: Sequence[Tensor]) -> float:
     return float((tokens - tokens.mean(dim=0)).abs().max())
 
 
-def sees_later_tokens(ask: Ask, packed: PackedDocuments) -> bool | None:
+def sees_later_tokens(answer: Answer, packed: PackedDocuments) -> bool | None:
     """Tell whether the first token of the longest document depends on later tokens of it; None if it cannot be told."""
     longest = max(range(len(packed.places)), key=lambda index: packed.places[index].length)
-    answer = ask(grad=True)
-    if not _is_watched(answer):
+    if not is_watched(answer):
         return None
     gradients = _gradients(answer, answer.logits[longest][0].sum())
     piece = answer.pieces[longest]
@@ -120,9 +119,10 @@ def sees_later_tokens(ask: Ask, packed: PackedDocuments) -> bool | None:
     return any(bool((gradient[piece.row, later] != 0).any()) for gradient in gradients[piece.call])
 
 
-def answers_to_earlier_tokens(ask: Ask, packed: PackedDocuments) -> float:
+def answers_to_earlier_tokens(ask: Ask, answer: Answer, packed: PackedDocuments) -> float:
     """How far the last token of any document moves when all earlier ones of it change, as a share of the scale."""
-    before, after = ask().logits, ask(tokens=packed.with_earlier_changed()).logits
+    before = [part.detach() for part in answer.logits]
+    after = ask(tokens=packed.with_earlier_changed()).logits
     moved = [float((one[-1] - other[-1]).abs().max()) for one, other in zip(before, after, strict=True)]
     return _worst(moved) / (variation(before) or 1.0)
 
@@ -139,7 +139,7 @@ def _moved(ask: Ask, tokens: Tensor, logits: Sequence[Tensor], unit: float) -> l
 
 
 def _gradient(answer: Answer, padding: Tensor) -> tuple[Movement | None, float]:
-    if not _is_watched(answer):
+    if not is_watched(answer):
         return None, 0.0
     generator = torch.Generator().manual_seed(0)
     count = len(answer.logits)
@@ -165,7 +165,14 @@ def _worst(effects: Sequence[float]) -> float:
     return float(torch.tensor(effects, dtype=torch.float64).max())
 
 
-def _is_watched(answer: Answer) -> bool:
+def projected_gradients(answer: Answer) -> list[Tensor]:
+    """Derive one random projection of all logits by the embeddings of every call."""
+    generator = torch.Generator().manual_seed(1)
+    parts = [(part * torch.randn(part.shape, generator=generator).to(part)).sum() for part in answer.logits]
+    return [gradient for call in _gradients(answer, torch.stack(parts).sum()) for gradient in call]
+
+
+def is_watched(answer: Answer) -> bool:
     """Whether there are embeddings, and the logits are differentiable to anything."""
     return all(answer.embeddings) and all(logits.requires_grad for logits in answer.logits)
 

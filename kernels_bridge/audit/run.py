@@ -19,12 +19,13 @@ from torch import Tensor, nn
 import neatpack
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import PackingError
+from neatpack.kernels_bridge.audit.computations import Computation, Computations
 from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
 from neatpack.kernels_bridge.audit.documents import LENGTHS, PackedDocuments, pack_documents
 from neatpack.kernels_bridge.audit.inputs import path_arguments
-from neatpack.kernels_bridge.audit.origin import find_origin
+from neatpack.kernels_bridge.audit.origin import Origin
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path, PathName
-from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_earlier_tokens, measure, sees_later_tokens
+from neatpack.kernels_bridge.audit.probes import Ask, answers_to_earlier_tokens, sees_later_tokens
 from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.remedies import with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, Environment, ModelReport, PathReport, Report
@@ -92,8 +93,10 @@ def _audit_model(
             subject = Subject(variant.model)
             packed = pack_documents(texts, subject.vocabulary(), _device(variant.model))
             ask = partial(subject.alone, packed)
-            causal = sees_later_tokens(ask, packed) is False
-            audit = _Audit(target, packed, ask(), causal, _mixes_within(ask, packed), progress, paths)
+            alone = ask(grad=True)
+            causal = sees_later_tokens(alone, packed) is False
+            mixes_within = answers_to_earlier_tokens(ask, alone, packed) > THRESHOLD
+            audit = _Audit(target, packed, Computations(packed, alone), causal, mixes_within, progress, paths)
             class_name = type(variant.model).__name__
         reports = audit.run()
     except _ANYTHING as error:
@@ -109,7 +112,7 @@ class _Audit:
     Attributes:
         target: what is audited.
         packed: the documents.
-        alone: what it answers to each document alone.
+        computations: what it was found to compute.
         causal: whether tokens alone see no later ones.
         mixes_within: whether tokens alone answer to earlier ones.
         progress: told which path is being tried.
@@ -119,7 +122,7 @@ class _Audit:
 
     target: Target
     packed: PackedDocuments
-    alone: Answer
+    computations: Computations
     causal: bool
     mixes_within: bool
     progress: Progress
@@ -154,8 +157,9 @@ class _Audit:
             ask = self._ask(path, subject)
             if witness is not None:
                 witness.boundaries.clear()
-            measurement = measure(ask, self.packed, self.alone)
-            return self._judge(path, subject, ask, measurement, None if witness is None else self._witnessed(witness))
+            computation = self.computations.of(ask)
+            kernel = None if witness is None else self._witnessed(witness, subject.calls)
+            return self._judge(path, subject, ask, computation, kernel)
         except _ANYTHING as error:
             return _failed(error)
 
@@ -166,31 +170,31 @@ class _Audit:
                 return _failed(state.refusal)
             subject = Subject(model, hooked=frozenset({"_packed_seq_ids"}))
             ask = self._ask(path, subject)
-            measurement = measure(ask, self.packed, self.alone)
+            computation = self.computations.of(ask)
             windows = layer_windows(model)
             kernel = None if state.binding is None else kernel_calls(state.binding, self.packed, windows)
-            return self._judge(path, subject, ask, measurement, kernel)
+            return self._judge(path, subject, ask, computation, kernel)
 
     def _ask(self, path: Path, subject: Subject) -> Ask:
         if path.apart:
             return partial(subject.alone, self.packed)
         return partial(subject.packed, self.packed, path_arguments(path, self.packed, layer_windows(subject.model)))
 
-    def _witnessed(self, witness: Witness) -> KernelCalls:
+    def _witnessed(self, witness: Witness, forwards: int) -> KernelCalls:
         expected = flash_varlen_kwargs(self.packed.document_ids)["cu_seq_lens_q"]
         seen = [boundaries is not None and torch.equal(boundaries, expected) for boundaries in witness.boundaries]
-        forwards = 2 + len(self.packed.places)  # as packed, and with each document and all padding changed
         return KernelCalls(len(seen) // forwards, bool(seen) and all(seen))
 
     def _judge(
-        self, path: Path, subject: Subject, ask: Ask, measurement: Measurement, kernel: KernelCalls | None
+        self, path: Path, subject: Subject, ask: Ask, computation: Computation, kernel: KernelCalls | None
     ) -> PathReport:
-        mixes_within = self.mixes_within or _mixes_within(ask, self.packed)
+        measurement = computation.measurement
+        mixes_within = self.mixes_within or computation.mixes_within(ask)
         evidence = Evidence(measurement, kernel, tuple(subject.dropped), mixes_within=mixes_within)
         if evidence.leaks and path.carries_boundaries:
-            evidence = replace(evidence, had_effect=self._had_effect(subject, ask))
+            evidence = replace(evidence, had_effect=self._had_effect(subject, computation.answer))
         if (evidence.leaks or evidence.differs) and self.causal:
-            evidence = replace(evidence, causal=sees_later_tokens(ask, self.packed) is not True)
+            evidence = replace(evidence, causal=computation.causal())
         finding = judge(evidence, path, self.packed.places)
         gradient, perturbation = measurement.gradient, measurement.perturbation
         report = PathReport(
@@ -208,34 +212,26 @@ class _Audit:
             boundaries_seen=None if kernel is None else kernel.boundaries_seen,
             dropped=evidence.dropped,
         )
-        mixes = finding.verdict == "leak" and evidence.mixes_documents
-        return self._locate(report, evidence, subject, ask) if mixes else report
+        if finding.verdict != "leak" or not evidence.mixes_documents:
+            return report
+        source, target = evidence.movement.source, evidence.movement.target
+        origin = computation.origin(ask, subject.model, source, target)
+        return _located(report, source, target, origin)
 
-    def _had_effect(self, subject: Subject, ask: Ask) -> bool:
+    def _had_effect(self, subject: Subject, answer: Answer) -> bool:
         try:
             without = Subject(subject.model).packed(self.packed, {"use_cache": False})
         except _ANYTHING:  # a model that cannot do without the boundaries reads them
             return True
-        return any(not torch.equal(one, other) for one, other in zip(ask().logits, without.logits, strict=True))
-
-    def _locate(self, report: PathReport, evidence: Evidence, subject: Subject, ask: Ask) -> PathReport:
-        """Add between which documents a leak is, and where in the model they begin to mix."""
-        source, target = evidence.movement.source, evidence.movement.target
-        origin = find_origin(
-            subject.model,
-            ask,
-            lambda: ask(tokens=self.packed.with_changed(source)),
-            self.packed.places[target],
-            self.packed.input_ids.shape[1],
-        )
-        report = replace(report, from_document=source + 1, to_document=target + 1, where=str(origin))
-        if report.kind is not None:
-            return report
-        return replace(report, kind=origin.kind, message=f"{report.message} They mix in {origin}.")
+        return any(not torch.equal(one, other) for one, other in zip(answer.logits, without.logits, strict=True))
 
 
-def _mixes_within(ask: Ask, packed: PackedDocuments) -> bool:
-    return answers_to_earlier_tokens(ask, packed) > THRESHOLD
+def _located(report: PathReport, source: int, target: int, origin: Origin) -> PathReport:
+    """Add between which documents a leak is, and where in the model they begin to mix."""
+    report = replace(report, from_document=source + 1, to_document=target + 1, where=str(origin))
+    if report.kind is not None:
+        return report
+    return replace(report, kind=origin.kind, message=f"{report.message} They mix in {origin}.")
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -57,11 +58,13 @@ class Subject:
         model: the built module, in evaluation mode.
         hooked: arguments that a hook on the model takes away before its forward.
         dropped: arguments that its forward does not take and that were left out, in the order in which they came.
+        calls: how often it was called.
     """
 
     model: nn.Module
     hooked: frozenset[str] = frozenset()
     dropped: dict[str, None] = field(default_factory=dict[str, None])
+    calls: int = 0
 
     def packed(
         self, packed: PackedDocuments, arguments: Mapping[str, object], tokens: Tensor | None = None, grad: bool = False
@@ -110,8 +113,16 @@ class Subject:
         plain: list[nn.Module] = [module for module in self.model.modules() if isinstance(module, nn.Embedding)]
         return [named, *(module for module in plain if module is not named)] if isinstance(named, nn.Module) else plain
 
+    @cached_property
+    def _parameters(self) -> tuple[frozenset[str], bool]:
+        """The names of the forward's arguments, and whether it takes any other."""
+        parameters = inspect.signature(self.model.forward).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        return frozenset(parameters), takes_any
+
     def _call(self, tokens: Tensor, arguments: Mapping[str, object]) -> Tensor:
-        names, takes_any = _parameters(self.model)
+        self.calls += 1
+        names, takes_any = self._parameters
         taken = {name: value for name, value in arguments.items() if takes_any or name in names | self.hooked}
         self.dropped.update(dict.fromkeys(name for name in arguments if name not in taken and name != "use_cache"))
         first = () if "input_ids" in names else (tokens,)
@@ -139,12 +150,6 @@ class Subject:
         finally:
             for handle in handles:
                 handle.remove()
-
-
-def _parameters(model: nn.Module) -> tuple[frozenset[str], bool]:
-    parameters = inspect.signature(model.forward).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return frozenset(parameters), takes_any
 
 
 def _logits(output: object, tokens: Tensor) -> Tensor:

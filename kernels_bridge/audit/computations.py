@@ -1,0 +1,102 @@
+"""What a model computes on a path, tested once for all paths on which it computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import starmap
+
+import torch
+from torch import Tensor, nn
+
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.origin import Origin, find_origin
+from neatpack.kernels_bridge.audit.probes import (
+    Ask,
+    Measurement,
+    answers_to_earlier_tokens,
+    is_watched,
+    measure,
+    projected_gradients,
+    sees_later_tokens,
+)
+from neatpack.kernels_bridge.audit.subject import Answer
+from neatpack.kernels_bridge.audit.verdicts import THRESHOLD
+
+
+@dataclass
+class Computation:
+    """What a model computes, and what the tests say of it. Each test runs when it is first asked for, and once.
+
+    Attributes:
+        packed: the documents.
+        answer: what the model answers to them, with its graph.
+        gradients: of one projection of the answer, by the embeddings; empty where they cannot be watched.
+        measurement: the numbers.
+    """
+
+    packed: PackedDocuments
+    answer: Answer
+    gradients: Sequence[Tensor]
+    measurement: Measurement
+    _causal: bool | None = field(default=None, init=False)
+    _mixes_within: bool | None = field(default=None, init=False)
+    _origins: dict[tuple[int, int], Origin] = field(default_factory=dict[tuple[int, int], Origin], init=False)
+
+    def causal(self) -> bool:
+        """Whether no token is known to see later ones of its document."""
+        if self._causal is None:
+            self._causal = sees_later_tokens(self.answer, self.packed) is not True
+        return self._causal
+
+    def mixes_within(self, ask: Ask) -> bool:
+        """Whether tokens answer to earlier ones of their document."""
+        if self._mixes_within is None:
+            self._mixes_within = answers_to_earlier_tokens(ask, self.answer, self.packed) > THRESHOLD
+        return self._mixes_within
+
+    def origin(self, ask: Ask, model: nn.Module, source: int, target: int) -> Origin:
+        """Where in the model one document begins to reach another."""
+        if (source, target) not in self._origins:
+            self._origins[source, target] = find_origin(
+                model,
+                ask,
+                lambda: ask(tokens=self.packed.with_changed(source)),
+                self.packed.places[target],
+                self.packed.input_ids.shape[1],
+            )
+        return self._origins[source, target]
+
+    def is_the_same(self, answer: Answer, gradients: Sequence[Tensor]) -> bool:
+        """Whether another answer is this one, bit for bit, in its logits and in how they depend on every token."""
+        return (
+            len(self.gradients) == len(gradients) > 0
+            and self.answer.finite_padding == answer.finite_padding
+            and all(starmap(torch.equal, zip(self.answer.logits, answer.logits, strict=True)))
+            and all(starmap(torch.equal, zip(self.gradients, gradients, strict=True)))
+        )
+
+
+@dataclass
+class Computations:
+    """All that one model was found to compute.
+
+    Attributes:
+        packed: the documents.
+        alone: what the model answers to each document alone.
+    """
+
+    packed: PackedDocuments
+    alone: Answer
+    known: list[Computation] = field(default_factory=list[Computation])
+
+    def of(self, ask: Ask) -> Computation:
+        """Find what the model computes when it is asked in this way, and measure it if it is new."""
+        answer = ask(grad=True)
+        gradients = projected_gradients(answer) if is_watched(answer) else []
+        for computation in self.known:
+            if computation.is_the_same(answer, gradients):
+                return computation
+        measurement = measure(ask, answer, self.packed, self.alone)
+        self.known.append(Computation(self.packed, answer, gradients, measurement))
+        return self.known[-1]

@@ -70,6 +70,14 @@ ConsumerName = Literal["declared", "hf_flash", "block_causal", "reference"]
 
 CONSUMER_NAMES: Final[tuple[ConsumerName, ...]] = get_args(ConsumerName)
 
+PREFERENCE: Final[Mapping[ConsumerName, str]] = {
+    "declared": "the author says what the model takes",
+    "hf_flash": "the flash kernel that the model was built with",
+    "block_causal": "the dense attention that the model was built with",
+    "reference": "runs anywhere, slowly: when nothing else takes the model",
+}
+"""Why each of them stands where it does."""
+
 
 class Attachment(Protocol):
     """What a consumer set up for one model beside the hook: an attention function, say. It can be pickled.

@@ -28,7 +28,7 @@ from neatpack.kernels_bridge.models import (
     require_module,
     unbound_name,
 )
-from neatpack.kernels_bridge.registry import decide, get_consumer
+from neatpack.kernels_bridge.registry import decisions, get_consumer
 
 
 def configure_packing(
@@ -68,7 +68,7 @@ def configure_packing(
         return get_packing_capabilities(attn_implementation)
     inner = require_module(model)
     _require_own_implementation(attn_implementation, inner)
-    name, capabilities = _choose(attn_implementation, inner, consumer)
+    name, capabilities = choose(attn_implementation, inner, consumer)
     if capabilities.packed_mask_type == "flash_varlen":
         validate_flash_packing_support(attn_implementation, inner)
     bind(inner, name, unbound_name(attn_implementation), capabilities)
@@ -91,7 +91,7 @@ def configure_packing_for_models(models: Sequence[nn.Module]) -> PackingCapabili
     """
     stages = _require_modules(models)
     chosen = [(stage, get_model_attn_implementation(stage)) for stage in stages]
-    choices = [_choose(implementation, stage, None) for stage, implementation in chosen]
+    choices = [choose(implementation, stage, None) for stage, implementation in chosen]
     combined = PackingCapabilities.combine(capabilities for _, capabilities in choices)
     with ExitStack() as undo:
         for (stage, implementation), (name, capabilities) in zip(chosen, choices, strict=True):
@@ -157,8 +157,17 @@ def _require_modules(models: object) -> list[nn.Module]:
     )
 
 
-def _choose(attn_implementation: str, model: nn.Module, consumer: str | None) -> tuple[str, PackingCapabilities]:
-    """Choose the given consumer, or the first that takes the model in the form that its attention asks for."""
+def choose(attn_implementation: str, model: nn.Module, consumer: str | None) -> tuple[str, PackingCapabilities]:
+    """Choose the consumer that would be bound, and say what its loader has to emit.
+
+    It is the given one, or the first that takes the model in the form that its attention asks for, or the first that
+    takes it at all.
+
+    Raises:
+        CapabilitiesError: as `get_packing_capabilities`.
+        ConsumerError: no consumer has the given name.
+        ModelError: no consumer takes the model, or not the given one; the reasons are named.
+    """
     wanted = get_packing_capabilities(attn_implementation, model)
     if consumer is not None:
         decision = get_consumer(consumer).decide(model, attn_implementation)
@@ -166,13 +175,16 @@ def _choose(attn_implementation: str, model: nn.Module, consumer: str | None) ->
             raise ModelError(_rejected(model, {consumer: decision.reason}))
         return consumer, decision.capabilities
     reasons: dict[str, str] = {}
-    for name, decision in decide(model, attn_implementation):
+    others: list[tuple[str, PackingCapabilities]] = []
+    for name, decision in decisions(model, attn_implementation):
         if isinstance(decision, Rejected):
             reasons[name] = decision.reason
         elif decision.capabilities.packed_mask_type == wanted.packed_mask_type:
             return name, decision.capabilities
         else:
-            reasons[name] = f"it takes {decision.capabilities.packed_mask_type}; ask for it by name to use it"
+            others.append((name, decision.capabilities))
+    if others:
+        return others[0]
     raise ModelError(_rejected(model, reasons))
 
 

@@ -15,6 +15,7 @@ from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.positions import build_position_ids
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
+from neatpack.kernels_bridge.attachments import NothingAttached
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, PackedCall
 from neatpack.kernels_bridge.hf_attention import interface_modules
@@ -59,21 +60,6 @@ class DeclaredConsumer:
 
 
 CONSUMER: Final = DeclaredConsumer()
-
-
-class NothingAttached:
-    """The attachment of a consumer that sets up nothing beside the hook."""
-
-    counts_calls = False
-
-    def pause(self) -> None:
-        """Do nothing."""
-
-    def resume(self) -> None:
-        """Do nothing."""
-
-    def detach(self) -> None:
-        """Do nothing."""
 
 
 def _declares(model: nn.Module) -> bool:

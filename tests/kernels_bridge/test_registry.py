@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from torch import nn
 
-from neatpack.contracts import Accepted, Attachment, ConsumerError, Decision, PackingCapabilities, Rejected
+from neatpack.contracts import (
+    CONSUMER_NAMES,
+    Accepted,
+    Attachment,
+    ConsumerError,
+    Decision,
+    PackingCapabilities,
+    Rejected,
+)
+from neatpack.contracts.kernels import PREFERENCE
 from neatpack.kernels_bridge import (
     PackedCall,
     configure_packing,
@@ -19,12 +28,12 @@ from neatpack.kernels_bridge import (
     unregister_consumer,
     use_consumer,
 )
-from neatpack.kernels_bridge.consumers.declared import NothingAttached
-from neatpack.kernels_bridge.registry import Consumer
+from neatpack.kernels_bridge.attachments import NothingAttached
+from neatpack.kernels_bridge.registry import Consumer, preference
 from tests.kernels_bridge.packed import tiny
 from tests.kernels_bridge.toys import BATCH, TOKENS, Toy
 
-OWN = ("declared", "hf_flash", "block_causal", "reference")
+OWN = CONSUMER_NAMES
 
 
 class Third(Toy):
@@ -77,6 +86,14 @@ def test_a_third_party_binds_its_models(runs: Consumer) -> None:
     assert binding.consumer == "runs"
 
 
+def test_a_model_that_no_own_consumer_takes_goes_to_a_third_partys(runs: Consumer) -> None:
+    model = Third()
+    assert configure_packing("sdpa", model).packed_mask_type == "document_ids"
+    binding = get_binding(model)
+    assert binding is not None
+    assert binding.consumer == runs.name
+
+
 def test_duplicates_are_refused_unless_meant(runs: Consumer) -> None:
     with pytest.raises(ConsumerError, match="replace=True"):
         register_consumer(Runs())
@@ -123,7 +140,14 @@ def test_names_that_cannot_be_part_of_another(name: Any) -> None:
 def test_where_no_name_is_near_all_are_listed() -> None:
     with pytest.raises(ConsumerError) as caught:
         get_consumer("nope")
-    assert caught.value.problems[0].remedy == "Known are 'block_causal', 'declared', 'hf_flash', 'reference'."
+    assert caught.value.problems[0].remedy == f"Known are {', '.join(map(repr, sorted(OWN)))}."
+
+
+def test_the_order_of_preference_has_its_reasons() -> None:
+    assert tuple(PREFERENCE) == CONSUMER_NAMES
+    assert all(preference(name) == PREFERENCE[name] for name in CONSUMER_NAMES)
+    with use_consumer(Runs()):
+        assert preference("runs") == "after neatpack's own: from tests.kernels_bridge.test_registry.Runs"
 
 
 @pytest.mark.parametrize("call", [get_consumer, unregister_consumer])

@@ -63,18 +63,21 @@ class PackedDocuments:
     places: tuple[Place, ...]
     vocabulary: int
 
-    def alone(self, document: int) -> Tensor:
-        """The tokens of one document, `[1, length]`."""
+    def tokens_of(self, document: int) -> Tensor:
+        """Where along `sequence` the tokens of one document lie, holes left out: int64 `[length]`."""
         place = self.places[document]
-        return self.input_ids[place.row : place.row + 1, place.span]
+        return place.start + self.document_ids[place.row, place.span].nonzero()[:, 0]
 
-    def with_changed(self, document: int | None) -> Tensor:
-        """The packed tokens with every token of one document changed, or all padding: `[batch, sequence]`."""
-        changed = self.document_ids == 0
-        if document is not None:
-            changed = torch.zeros_like(changed)
-            changed[self.places[document].row, self.places[document].span] = True
+    def with_changed(self, *documents: int) -> Tensor:
+        """The packed tokens with every token of some documents changed: `[batch, sequence]`."""
+        changed = torch.zeros_like(self.document_ids, dtype=torch.bool)
+        for document in documents:
+            changed[self.places[document].row, self.tokens_of(document)] = True
         return self._changed_where(changed)
+
+    def with_changed_padding(self) -> Tensor:
+        """The packed tokens with every token of padding and of holes changed: `[batch, sequence]`."""
+        return self._changed_where(self.document_ids == 0)
 
     def with_earlier_changed(self) -> Tensor:
         """The packed tokens with all but the last of every document changed: `[batch, sequence]`."""

@@ -86,7 +86,7 @@ def measure(ask: Ask, answer: Answer, packed: PackedDocuments, alone: Answer) ->
     unit = scale if scale > 0 and math.isfinite(scale) else 1.0
     perturbation = _perturbation(ask, packed, logits, unit)
     shares_calls = len(answer.embeddings) == 1  # documents in calls of their own have no padding
-    by_padding = _worst(_moved(ask, packed.with_changed(None), logits, unit)) if shares_calls else 0.0
+    by_padding = _worst(_moved(ask, packed.with_changed_padding(), logits, unit)) if shares_calls else 0.0
     gradient, by_padding_embeddings = _gradient(answer, packed.document_ids == 0)
     return Measurement(
         scale=scale,
@@ -115,7 +115,7 @@ def sees_later_tokens(answer: Answer, packed: PackedDocuments) -> bool | None:
         return None
     gradients = _gradients(answer, answer.logits[longest][0].sum())
     piece = answer.pieces[longest]
-    later = slice(piece.span.start + 1, piece.span.stop)
+    later = piece.tokens[1:]
     return any(bool((gradient[piece.row, later] != 0).any()) for gradient in gradients[piece.call])
 
 
@@ -149,7 +149,7 @@ def _gradient(answer: Answer, padding: Tensor) -> tuple[Movement | None, float]:
         weights = torch.randn(logits.shape, generator=generator).to(logits)
         gradients = _gradients(answer, (logits * weights).sum())
         for source, piece in enumerate(answer.pieces):
-            effects[source][target] = _greatest(gradient[piece.row, piece.span] for gradient in gradients[piece.call])
+            effects[source][target] = _greatest(gradient[piece.row, piece.tokens] for gradient in gradients[piece.call])
         if gradients[0][0].shape[:2] == padding.shape:
             by_padding = _worst([by_padding, _greatest(gradient[padding] for gradient in gradients[0])])
     unit = max((effects[index][index] for index in range(count)), default=0.0) or 1.0

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from neatpack.contracts.errors import ModelError, Problem
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.embeddings import EmbeddingWatch
+from neatpack.kernels_bridge.audit.outputs import find_logits, find_scalars
 from neatpack.kernels_bridge.audit.random_state import seeded
+
+FEWEST_TOKEN_IDS: Final = 16
+"""A table with fewer rows than this embeds something else than tokens: kinds of segments, say."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,12 @@ class Piece:
     Attributes:
         call: index of the call.
         row: index along `batch`.
-        span: indices along `sequence`.
+        tokens: indices along `sequence`, int64 `[length]`.
     """
 
     call: int
     row: int
-    span: slice
+    tokens: Tensor
 
 
 @dataclass(frozen=True)
@@ -37,17 +41,19 @@ class Answer:
     """What a model answered to all documents.
 
     Attributes:
-        logits: of each document, `[length, vocabulary]`.
+        logits: of each document, `[length, vocabulary]`; of no tokens where the document was left out.
         pieces: where each document stands.
-        embeddings: of each call, the outputs of its token embeddings, `[batch, sequence, ...]`, as leaves to which
-            the logits are differentiable.
+        embeddings: of each call, leaves that were added to its token embeddings, `[batch, sequence, ...]`, to which the
+            logits are differentiable.
         finite_padding: whether the logits at padding are numbers; True where there is no padding.
+        scalars: what was answered to all documents together, such as losses, by name.
     """
 
     logits: tuple[Tensor, ...]
     pieces: tuple[Piece, ...]
     embeddings: tuple[tuple[Tensor, ...], ...] = ()
     finite_padding: bool = True
+    scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
 @dataclass
@@ -78,40 +84,49 @@ class Subject:
             grad: whether to keep the embeddings and the graph from them to the logits.
         """
         tokens = packed.input_ids if tokens is None else tokens
-        pieces = tuple(Piece(0, place.row, place.span) for place in packed.places)
-        with self._embeddings(tokens, grad) as embeddings:
-            logits = self._call(tokens, arguments)
+        pieces = tuple(Piece(0, place.row, packed.tokens_of(index)) for index, place in enumerate(packed.places))
+        logits, embeddings, scalars = self._call(tokens, arguments, grad)
         finite_padding = bool(logits[packed.document_ids == 0].isfinite().all())
-        parts = tuple(logits[piece.row, piece.span] for piece in pieces)
-        return Answer(parts, pieces, (tuple(embeddings),), finite_padding)
+        parts = tuple(logits[piece.row, piece.tokens] for piece in pieces)
+        return Answer(parts, pieces, (embeddings,), finite_padding, scalars)
 
-    def alone(self, packed: PackedDocuments, tokens: Tensor | None = None, grad: bool = False) -> Answer:
-        """Give each document in a call of its own; arguments as in `packed`."""
+    def alone(
+        self,
+        packed: PackedDocuments,
+        tokens: Tensor | None = None,
+        grad: bool = False,
+        arguments: Callable[[int], Mapping[str, object]] = lambda _document: {"use_cache": False},
+    ) -> Answer:
+        """Give each document in a call of its own; `arguments` says what goes with the tokens of each."""
         tokens = packed.input_ids if tokens is None else tokens
         logits: list[Tensor] = []
         kept: list[tuple[Tensor, ...]] = []
-        for place in packed.places:
-            own = tokens[place.row : place.row + 1, place.span]
-            with self._embeddings(own, grad) as embeddings:
-                logits.append(self._call(own, {"use_cache": False})[0])
-            kept.append(tuple(embeddings))
-        pieces = tuple(Piece(call, 0, slice(0, place.length)) for call, place in enumerate(packed.places))
-        return Answer(tuple(logits), pieces, tuple(kept))
+        pieces: list[Piece] = []
+        for index, place in enumerate(packed.places):
+            own = packed.tokens_of(index)
+            answer, embeddings, _ = self._call(tokens[place.row, own][None], arguments(index), grad)
+            logits.append(answer[0])
+            kept.append(embeddings)
+            pieces.append(Piece(index, 0, torch.arange(own.numel(), device=own.device)))
+        return Answer(tuple(logits), tuple(pieces), tuple(kept))
 
     def vocabulary(self) -> int:
-        """The number of token ids that the model embeds; 256 where it has no embedding."""
-        sizes = (getattr(module, "num_embeddings", None) for module in self._embedding_modules())
-        return next((size for size in sizes if isinstance(size, int)), 256)
+        """A number of token ids that the model surely embeds; 256 where nothing tells."""
+        sizes: list[object] = [getattr(module, "num_embeddings", None) for module in self._embedding_modules()]
+        known = [size for size in sizes if isinstance(size, int)]
+        if not known:  # a table of the model's own is one of its matrices
+            known = [parameter.shape[0] for parameter in self.model.parameters() if parameter.ndim > 1]
+        return min((size for size in known if size >= FEWEST_TOKEN_IDS), default=max(known, default=256))
 
     def _embedding_modules(self) -> list[nn.Module]:
-        """The module that the model names as its embedding of tokens, and every plain one."""
-        named: object = None
+        """The module that the model names as its embedding of tokens; where it names none, all that have a table."""
         get_embeddings: object = getattr(self.model, "get_input_embeddings", None)
         if callable(get_embeddings):
             with suppress(AttributeError, NotImplementedError):
-                named = get_embeddings()
-        plain: list[nn.Module] = [module for module in self.model.modules() if isinstance(module, nn.Embedding)]
-        return [named, *(module for module in plain if module is not named)] if isinstance(named, nn.Module) else plain
+                named: object = get_embeddings()
+                if isinstance(named, nn.Module):
+                    return [named]
+        return [module for module in self.model.modules() if hasattr(module, "num_embeddings")]
 
     @cached_property
     def _parameters(self) -> tuple[frozenset[str], bool]:
@@ -120,7 +135,10 @@ class Subject:
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return frozenset(parameters), takes_any
 
-    def _call(self, tokens: Tensor, arguments: Mapping[str, object]) -> Tensor:
+    def _call(
+        self, tokens: Tensor, arguments: Mapping[str, object], grad: bool
+    ) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
+        """Call the model once: its logits, the leaves at its embeddings, and its scalars."""
         self.calls += 1
         names, takes_any = self._parameters
         taken = {name: value for name, value in arguments.items() if takes_any or name in names | self.hooked}
@@ -128,37 +146,8 @@ class Subject:
         first = () if "input_ids" in names else (tokens,)
         if not first:
             taken["input_ids"] = tokens
-        with seeded():  # layers that draw random numbers draw the same in every call
+        watch = EmbeddingWatch(tokens)
+        # Layers that draw random numbers draw the same in every call.
+        with seeded(), torch.set_grad_enabled(grad), watch if grad else nullcontext():
             output: object = self.model(*first, **taken)
-        return _logits(output, tokens)
-
-    @contextmanager
-    def _embeddings(self, tokens: Tensor, grad: bool) -> Generator[list[Tensor], None, None]:
-        """Within, each output of an embedding of `tokens` becomes a copy of a leaf, which is kept in the list."""
-        leaves: list[Tensor] = []
-
-        def replace(_module: nn.Module, given: tuple[object, ...], output: Tensor) -> Tensor | None:
-            if not (given and isinstance(given[0], Tensor) and torch.equal(given[0], tokens)):
-                return None
-            leaves.append(output.detach().requires_grad_())
-            return leaves[-1].clone()  # a leaf itself could not be written to by the model
-
-        handles = [module.register_forward_hook(replace) for module in self._embedding_modules()] if grad else []
-        try:
-            with torch.set_grad_enabled(grad):
-                yield leaves
-        finally:
-            for handle in handles:
-                handle.remove()
-
-
-def _logits(output: object, tokens: Tensor) -> Tensor:
-    """Take the logits out of a tensor, a tuple that begins with them, or an object that has them."""
-    parts = (output,) if not isinstance(output, tuple) else cast("tuple[object, ...]", output)
-    first = next(iter(parts), None)
-    logits = first if isinstance(first, Tensor) else cast("object", getattr(first, "logits", None))
-    if isinstance(logits, Tensor) and logits.shape[:2] == tokens.shape and logits.ndim == 3:
-        return logits
-    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(first).__name__
-    remedy = "The forward must return [batch, sequence, vocabulary], in a tuple first, or as .logits."
-    raise ModelError(Problem("forward", "returned no logits", "shape", value=found, remedy=remedy))
+        return find_logits(output, tokens), tuple(watch.leaves), find_scalars(output)

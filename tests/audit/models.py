@@ -187,7 +187,9 @@ class NoEmbedding(Base):
     """Embeds in a way that cannot be watched."""
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        return self.answer(self.embed.weight[input_ids])
+        with torch.no_grad():
+            states = self.embed(input_ids)
+        return self.answer(states)
 
 
 class OwnEmbedding(nn.Module):

@@ -1,0 +1,111 @@
+"""Gradients by token embeddings, however a model embeds; logits, however a model returns them."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neatpack.contracts.errors import ModelError
+from neatpack.kernels_bridge.audit.embeddings import EmbeddingWatch
+from neatpack.kernels_bridge.audit.outputs import find_logits, find_scalars
+
+TOKENS = torch.tensor([[3, 1, 4], [1, 5, 0]])
+TABLE = torch.randn(8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Embed = Callable[[Tensor], Tensor]
+
+WAYS: dict[str, Embed] = {
+    "indexing": lambda tokens: TABLE[tokens],
+    "index_select": lambda tokens: TABLE.index_select(0, tokens.flatten()).view(*tokens.shape, -1),
+    "module": nn.Embedding(8, 2, _weight=TABLE),
+    "functional": lambda tokens: nn.functional.embedding(tokens, TABLE),
+    "bag": lambda tokens: nn.EmbeddingBag(8, 2, _weight=TABLE, mode="sum")(tokens.view(-1, 1)).view(*tokens.shape, -1),
+    "one_hot": lambda tokens: nn.functional.one_hot(tokens, 8).double() @ TABLE,
+    "clipped": lambda tokens: TABLE[tokens.clone().clamp(max=7)],
+    "take": lambda tokens: torch.take_along_dim(TABLE, tokens.view(-1, 1).expand(-1, 2), 0).view(*tokens.shape, -1),
+}
+
+
+@pytest.mark.parametrize("embed", WAYS.values(), ids=WAYS)
+def test_a_gradient_tells_which_tokens_were_read(embed: Embed) -> None:
+    with EmbeddingWatch(TOKENS) as watch:
+        states = embed(TOKENS)
+    assert torch.equal(states, TABLE[TOKENS])
+    gradients = torch.autograd.grad(states[0, 1].sum() * 3, watch.leaves)
+    read = sum(gradient.abs().flatten(2).sum(2) for gradient in gradients)
+    assert isinstance(read, Tensor)
+    assert (read > 0).tolist() == [[False, True, False], [False, False, False]]
+
+
+def test_no_graph_is_cut_where_tokens_are_read_twice() -> None:
+    weight = TABLE.clone().requires_grad_()
+    with EmbeddingWatch(TOKENS) as watch:
+        states = weight[TOKENS]
+        states = states.cumsum(1) + TOKENS[..., None]
+    gradients = torch.autograd.grad(states[0, 2].sum(), [weight, *watch.leaves])
+    assert gradients[0][3].tolist() == [1, 1]
+    assert len(watch.leaves) == 2
+
+
+def test_masks_made_from_tokens_are_no_embeddings() -> None:
+    with EmbeddingWatch(TOKENS) as watch:
+        (TOKENS != 0).double()
+        TOKENS.double()
+    assert watch.leaves == []
+
+
+LOGITS = torch.randn(2, 3, 4)
+Named = namedtuple("Named", ["loss", "scores"])  # noqa: PYI024  # what is tested is the untyped one
+
+
+@dataclass
+class Output:
+    """As Transformers' outputs were before they were mappings."""
+
+    loss: Tensor
+    logits: Tensor
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        LOGITS,
+        (LOGITS, "more"),
+        (torch.tensor(1.0), LOGITS),
+        [torch.tensor(1.0), LOGITS],
+        {"loss": torch.tensor(1.0), "logits": LOGITS},
+        {"hidden": LOGITS * 2, "logits": LOGITS},
+        {"predictions": LOGITS},
+        SimpleNamespace(logits=LOGITS),
+        Output(torch.tensor(1.0), LOGITS),
+        Named(torch.tensor(1.0), LOGITS),
+        (torch.tensor(1.0), SimpleNamespace(logits=LOGITS)),
+        LOGITS.flatten(0, 1),
+        LOGITS.view(2, 3, 2, 2),
+        (torch.zeros(2, 5, 4), LOGITS),
+    ],
+)
+def test_logits_are_found(output: object) -> None:
+    assert torch.equal(find_logits(output, TOKENS), LOGITS)
+
+
+def test_a_value_per_token_is_an_answer() -> None:
+    assert find_logits(LOGITS[..., 0], TOKENS).shape == (2, 3, 1)
+
+
+@pytest.mark.parametrize("output", ["text", None, 7, (), {}, torch.zeros(2, 4, 4), torch.zeros(2, 3, 4).long()])
+def test_what_holds_no_logits_is_refused(output: object) -> None:
+    with pytest.raises(ModelError, match="returned no logits"):
+        find_logits(output, TOKENS)
+
+
+def test_scalars_have_names() -> None:
+    assert find_scalars((torch.tensor(1.0), LOGITS)) == {"0": torch.tensor(1.0)}
+    assert find_scalars(Named(torch.tensor(1.0), LOGITS)) == {"loss": torch.tensor(1.0)}
+    assert find_scalars({"aux": torch.tensor(2.0), "count": torch.tensor(2)}) == {"aux": torch.tensor(2.0)}
+    assert find_scalars("text") == {}

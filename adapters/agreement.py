@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_instance
+from neatpack.adapters.arguments import require_instance, tensor_problems
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import Segments, read_on_host, require_ids_form, scan_array
@@ -110,12 +110,13 @@ def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Te
         dense = name == "attention_mask" and isinstance(value, Tensor) and value.ndim == 4
         if value is None or value is document_ids or name in _COUNTS or dense:
             continue
-        if not isinstance(value, Tensor):
-            raise _error(name, "must be a tensor", "type", type(value).__name__)
-        if value.layout is not torch.strided:
-            raise _error(name, "must be a dense tensor", "type", value.layout)
+        problems = tensor_problems(value, name)
+        if problems or not isinstance(value, Tensor):
+            raise EncodingError(*problems)
         if value.is_floating_point() or value.is_complex():
             raise _error(name, "must hold integers", "dtype", value.dtype)
+        if name not in TOKEN_FIELDS and value.dtype not in (torch.int32, torch.int64):
+            raise _error(name, "must be int32 or int64", "dtype", value.dtype)
         if value.device != document_ids.device:
             raise _error(name, f"must lie where the document ids lie, on {document_ids.device}", "device", value.device)
         _check_shape(name, tuple(value.shape), tuple(document_ids.shape))

@@ -1,11 +1,14 @@
-"""Checks of plain arguments, counts and types, that many functions share."""
+"""Checks of plain arguments, counts, types and tensors, that many functions share."""
 
 from __future__ import annotations
 
 from numbers import Integral
 from typing import Any, Final, cast
 
+from torch import Tensor
+
 from neatpack.contracts.errors import EncodingError, PackingError, Problem
+from neatpack.contracts.tensors import is_dense
 
 INT32_MAX: Final = 2**31 - 1
 """Kernels take int32 offsets, so this is the most places that one batch may have."""
@@ -45,6 +48,15 @@ the group.
     return int(cast("int", value))
 
 
+def require_flag(value: object, field: str, *, error: type[PackingError] = EncodingError) -> None:
+    """Raise unless an argument is a bool.
+
+    Raises:
+        EncodingError: it is something else; or `error`.
+    """
+    require_instance(value, bool, field, "Give True or False.", error=error)
+
+
 def require_instance(
     value: object,
     kind: type[Any] | tuple[type[Any], ...],
@@ -61,6 +73,42 @@ def require_instance(
     if not isinstance(value, kind):
         names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
         raise error(Problem(field, f"must be a {names}", "type", value=type(value).__name__, remedy=remedy))
+
+
+def is_choice(value: object, choices: tuple[str, ...]) -> bool:
+    """Tell whether a value is one of several words. An array, which compares value by value, is none."""
+    return isinstance(value, str) and value in choices
+
+
+def tensor_problems(value: object, field: str, *, data: bool = True) -> list[Problem]:
+    """List what keeps a value from being a torch tensor whose values can be looked at.
+
+    Args:
+        value: anything.
+        field: what the problems call it.
+        data: whether a tensor without data, on the meta device, is refused as well.
+    """
+    if not isinstance(value, Tensor):
+        remedy = "Convert it: torch.tensor(...)."
+        return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy)]
+    if not is_dense(value) or value.is_quantized:
+        sort = "nested" if value.is_nested else value.dtype if value.is_quantized else value.layout
+        remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
+        return [Problem(field, "must be a dense tensor", "type", value=sort, remedy=remedy)]
+    if data and value.is_meta:
+        return [Problem(field, "is a meta tensor, without data", "device", value="meta")]
+    return []
+
+
+def require_readable(**tensors: object) -> None:
+    """Raise where an argument, named by its keyword, is no torch tensor whose values can be read.
+
+    Raises:
+        EncodingError: with every problem.
+    """
+    problems = [problem for field, value in tensors.items() for problem in tensor_problems(value, field)]
+    if problems:
+        raise EncodingError(*problems)
 
 
 def require_pad_token(pad_token_id: object, error: type[PackingError]) -> None:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from neatpack.adapters.arguments import INT32_MAX
+from neatpack.adapters.arguments import INT32_MAX, require_flag
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.segments import Integers, Segments, as_segments, require_ids_form, to_tensor
-from neatpack.adapters.visibility import require_window, seen_range, sees
+from neatpack.adapters.visibility import COMPARED_DTYPES, require_window, seen_range, sees
 from neatpack.contracts.errors import EncodingError, Problem
 
 Ranges: TypeAlias = tuple[tuple[Integers, Integers], ...]
@@ -93,6 +93,7 @@ def build_block_mask(
         ([[[1, 1, 1, 1]]], [[[0, 1, 0, 1]]])
     """
     require_window(window)
+    require_flag(causal, "causal")
     query_size, key_size = checked_block_size(block_size)
     segments = as_segments(document_ids)
     blocks = _visible_blocks(segments, query_size, key_size, window, causal)
@@ -127,9 +128,11 @@ def mask_function(document_ids: Tensor, *, window: int | None = None, causal: bo
     """
     require_ids_form(document_ids, "document_ids")
     require_window(window)
+    require_flag(causal, "causal")
+    ids = document_ids if document_ids.dtype in COMPARED_DTYPES else document_ids.to(torch.int64)
 
     def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # noqa: ARG001 - torch passes it
-        return sees(document_ids[batch, query], document_ids[batch, key], query, key, window=window, causal=causal)
+        return sees(ids[batch, query], ids[batch, key], query, key, window=window, causal=causal)
 
     return visible
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import is_count, require_count
+from neatpack.adapters.arguments import is_count, require_count, tensor_problems
 from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
@@ -167,6 +167,9 @@ def _position_problems(position_ids: object, padding_mask: object) -> list[Probl
 
 def padding_mask_problems(padding_mask: object, reference: Tensor, reference_field: str) -> list[Problem]:
     """List what keeps a value from being the padding mask of a tensor of tokens."""
+    problems = tensor_problems(padding_mask, "padding_mask")
+    if problems:
+        return problems
     if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool:
         found = padding_mask.dtype if isinstance(padding_mask, Tensor) else type(padding_mask).__name__
         remedy = "Give True at padding: `tokens_are_padding.bool()`."
@@ -176,18 +179,15 @@ def padding_mask_problems(padding_mask: object, reference: Tensor, reference_fie
 
 def integer_rows_problems(value: object, field: str) -> list[Problem]:
     """List what keeps a value from being a nonempty integer tensor `[batch, sequence]` with data."""
-    if not isinstance(value, Tensor):
-        return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__)]
-    if value.layout is not torch.strided:
-        return [Problem(field, "must be a dense tensor", "type", value=value.layout, remedy="Pad its rows.")]
+    problems = tensor_problems(value, field)
+    if problems or not isinstance(value, Tensor):
+        return problems
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         return [Problem(field, "must hold integers", "dtype", value=value.dtype, remedy="Convert it to int64.")]
     if value.ndim != 2 or value.numel() == 0:
         remedy = "Give one value per token; one row alone is [1, sequence]."
         message = "must be [batch, sequence] and not empty"
         return [Problem(field, message, "rank", value=tuple(value.shape), remedy=remedy)]
-    if value.device.type == "meta":
-        return [Problem(field, "is a meta tensor, without data", "device", value="meta")]
     return []
 
 
@@ -208,6 +208,11 @@ def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> 
         return [Problem("lengths", "must be rows of lengths", "type", value=type(lengths).__name__, remedy=remedy)]
     problems: list[Problem] = []
     for row, row_lengths in enumerate(lengths):
+        if not isinstance(cast("object", row_lengths), Sequence):
+            remedy = "Give a list of lengths for each row."
+            found = type(row_lengths).__name__
+            problems.append(Problem("lengths", "must be rows of lengths", "type", row, value=found, remedy=remedy))
+            continue
         for place, length in enumerate(row_lengths):
             if not is_count(length) or length < 1:
                 remedy = "Leave empty documents out."

@@ -12,12 +12,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_count
+from neatpack.adapters.arguments import INT32_MAX, is_count, tensor_problems
 from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
+from neatpack.contracts.tensors import is_dense
 
 
 def get_seqlens_in_batch(attention_mask: Tensor | Segments) -> Tensor:
@@ -234,21 +235,21 @@ def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:
     mask = cast("object", attention_mask)
     if mask is None:
         return False
-    if not isinstance(mask, Tensor) or mask.layout is not torch.strided or mask.is_meta or mask.is_complex():
+    if tensor_problems(mask, "attention_mask") or not isinstance(mask, Tensor) or mask.is_complex():
         sort = f"{mask.dtype} on {mask.device}" if isinstance(mask, Tensor) else type(mask).__name__
         message = "must be None or a dense tensor of real numbers that lies on a device"
         remedy = "Pass the mask as the loader made it."
         raise DocumentIdsError(Problem("attention_mask", message, "type", value=sort, remedy=remedy))
     if mask.ndim != 2 or mask.dtype == torch.bool:
         return False
-    if not mask.is_floating_point():
-        mask = mask.to(torch.int64)  # not every integer dtype can be compared
+    # Not every dtype can be compared.
+    mask = mask.to(torch.float64 if mask.is_floating_point() else torch.int64)
     return mask.numel() > 0 and bool((mask > 1).any())
 
 
 def _mask_segments(attention_mask: Tensor | Segments) -> Segments:
     mask = cast("object", attention_mask)
-    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool and is_dense(mask):
         return as_segments(mask.view(torch.uint8), field="attention_mask")
     return as_segments(attention_mask, field="attention_mask")
 
@@ -268,12 +269,10 @@ def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
 def _metadata_form_problems(indices: object, offsets: object, batch: int, sequence: int) -> list[Problem]:
     problems: list[Problem] = []
     for field, value in (("packed_token_indices", indices), ("cu_seqlens", offsets)):
-        if not isinstance(value, Tensor):
-            problems.append(Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__))
-        elif value.dtype not in (torch.int32, torch.int64):
-            problems.append(Problem(field, "must be int32 or int64", "dtype", value=value.dtype))
-        elif value.device.type == "meta":
-            problems.append(Problem(field, "is a meta tensor, without data", "device", value="meta"))
+        wrong = tensor_problems(value, field)
+        if not wrong and isinstance(value, Tensor) and value.dtype not in (torch.int32, torch.int64):
+            wrong = [Problem(field, "must be int32 or int64", "dtype", value=value.dtype)]
+        problems += wrong
     for field, value in (("batch_size", batch), ("sequence_length", sequence)):
         if not is_count(value):
             problems.append(Problem(field, "must be an int of at least 0", "value", value=value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from neatpack.adapters.arguments import is_choice
 from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
@@ -105,10 +106,10 @@ def _crossing(segments: Segments, label_shift: LabelShift, own_last: Integers) -
 
 def _problems(labels: object, bounds: tuple[Segments, ...], label_shift: object) -> list[Problem]:
     problems = labels_problems(labels)
-    if label_shift not in LABEL_SHIFTS:
+    if not is_choice(label_shift, LABEL_SHIFTS):
         remedy = f"State who shifted the labels: one of {', '.join(map(repr, LABEL_SHIFTS))}."
         problems.append(Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy))
-    if not isinstance(labels, Tensor):
+    if problems or not isinstance(labels, Tensor):
         return problems
     for segments in bounds:
         shape = (segments.batch, segments.sequence)

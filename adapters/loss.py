@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_count, require_instance
+from neatpack.adapters.arguments import is_choice, require_count, tensor_problems
 from neatpack.adapters.labels import labels_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
@@ -66,7 +66,7 @@ def mtp_targets(
     segments = as_segments(attention_document_ids, field="attention_document_ids")
     bounds = [segments] if inside is None else [segments, as_segments(inside)]
     _require_labels(labels, bounds)
-    if label_shift not in LABEL_SHIFTS:
+    if not is_choice(label_shift, LABEL_SHIFTS):
         raise _unknown("label_shift", label_shift, LABEL_SHIFTS)
     depth = require_count(depth, "depth", "Give how many tokens lie between a token and its target.")
     kept = np.ones(labels.numel(), np.bool_)
@@ -103,7 +103,7 @@ def loss_weights(labels: Tensor, document_ids: Tensor | Segments, per: WeightUni
     """
     segments = as_segments(document_ids)
     _require_labels(labels, [segments])
-    if per not in WEIGHT_UNITS:
+    if not is_choice(per, WEIGHT_UNITS):
         raise _unknown("per", per, WEIGHT_UNITS)
     counted = (labels != IGNORED_LABEL) & segments.tensor(_documents_of_places(segments) >= 0).view(labels.shape)
     weights = counted.to(torch.float32)
@@ -171,7 +171,7 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
     """
     segments = as_segments(document_ids)
     _require_values(values, segments)
-    if reduction not in REDUCTIONS:
+    if not is_choice(reduction, REDUCTIONS):
         raise _unknown("reduction", reduction, REDUCTIONS)
     wide = _wide(values.dtype)
     count = segments.documents.lengths.size
@@ -214,6 +214,8 @@ def _pairs(segments: Segments, depth: int, *, own_last: bool) -> npt.NDArray[np.
 def _wide(dtype: torch.dtype) -> torch.dtype:
     if dtype.is_complex:
         return torch.promote_types(dtype, torch.complex64)
+    if dtype.itemsize == 1 and dtype.is_floating_point:
+        return torch.float32
     return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else torch.int64
 
 
@@ -233,7 +235,9 @@ def _require_labels(labels: object, bounds: list[Segments]) -> None:
 
 
 def _require_values(values: Tensor, segments: Segments) -> None:
-    require_instance(values, Tensor, "values", "Give one value, or one vector, per token.", error=BatchError)
+    problems = tensor_problems(values, "values", data=False)
+    if problems:
+        raise BatchError(*problems)
     shape = (segments.batch, segments.sequence)
     if tuple(values.shape[:2]) != shape:
         message = f"must begin with the shape of the document ids, {shape}"

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, require_count
+from neatpack.adapters.arguments import INT32_MAX, is_choice, require_count, tensor_problems
 from neatpack.adapters.document_ids import integer_rows_problems, same_place_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
@@ -186,7 +186,7 @@ def require_padding_segments(padding: object) -> None:
     Raises:
         EncodingError: it is none.
     """
-    if padding not in PADDING_SEGMENTS:
+    if not is_choice(padding, PADDING_SEGMENTS):
         remedy = f"Give one of {', '.join(map(repr, PADDING_SEGMENTS))}."
         raise EncodingError(Problem("padding", "is no way to cut padding", "value", value=repr(padding), remedy=remedy))
 
@@ -217,6 +217,10 @@ def _cut(
 
 
 def _kwargs_problems(offsets_q: object, offsets_k: object, padding_mask: object) -> list[Problem]:
+    given = (("cu_seq_lens_q", offsets_q), ("cu_seq_lens_k", offsets_k), ("padding_mask", padding_mask))
+    unreadable = [problem for field, value in given for problem in tensor_problems(value, field)]
+    if unreadable:
+        return unreadable
     if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool or padding_mask.ndim != 2:
         return [Problem("padding_mask", "must be a bool tensor [batch, sequence]", "dtype")]
     if not 0 < padding_mask.numel() <= INT32_MAX:

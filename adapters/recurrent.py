@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, require_count, require_instance
+from neatpack.adapters.arguments import INT32_MAX, is_choice, require_count, require_instance, require_readable
 from neatpack.adapters.document_ids import canonical_document_ids, padding_mask_problems
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.layout import require_no_holes
@@ -57,7 +57,7 @@ def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unus
         tensor([[0, 0, 1, 2],
                 [0, 1, 1, 1]], dtype=torch.int32)
     """
-    if padding not in PADDING_INDEXES:
+    if not is_choice(padding, PADDING_INDEXES):
         remedy = f"Give one of {', '.join(map(repr, PADDING_INDEXES))}."
         raise EncodingError(Problem("padding", "is no index of padding", "value", value=repr(padding), remedy=remedy))
     segments = as_segments(document_ids)
@@ -91,6 +91,7 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
         tensor([[1, 1, 2, 0]])
     """
     parse_segment_index(index)
+    require_readable(seq_idx=index.seq_idx)
     ids = (index.seq_idx.to(torch.int64) + 1).clamp_(min=0)
     if padding_mask is not None:
         _require_padding_of(index.seq_idx, padding_mask)
@@ -209,11 +210,12 @@ def _require_padding_of(numbers: Tensor, padding_mask: Tensor) -> None:
 
 
 def _require_offset_dtype(dtype: torch.dtype) -> None:
-    if dtype not in (torch.int32, torch.int64):
+    if not isinstance(cast("object", dtype), torch.dtype) or dtype not in (torch.int32, torch.int64):
         raise EncodingError(Problem("dtype", "must be torch.int32 or torch.int64", "dtype", value=dtype))
 
 
 def _read_offsets(cu_seqlens: object) -> npt.NDArray[np.int64]:
+    require_readable(cu_seqlens=cu_seqlens)
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
         raise EncodingError(Problem("cu_seqlens", "must be an int32 or int64 tensor", "dtype", value=found))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, require_count
+from neatpack.adapters.arguments import INT32_MAX, require_count, require_readable
 from neatpack.adapters.layout import require_no_holes, require_trailing_padding
 from neatpack.adapters.physical import PaddingSegments, physical_offsets
 from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
@@ -77,6 +77,7 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
         tensor([[1, 1, 2, 0]])
     """
     parse_physical_rows(rows)
+    require_readable(cu_seqlens=rows.cu_seqlens, padding_mask=padding_mask)
     _require_mask(padding_mask, rows.cu_seqlens)
     offsets, mask = read_on_host(rows.cu_seqlens, padding_mask)
     batch, sequence = mask.shape
@@ -139,6 +140,7 @@ def document_ids_from_length_matrix(matrix: LengthMatrix[Tensor], sequence_lengt
                 [1, 1, 1, 1]])
     """
     parse_length_matrix(matrix)
+    require_readable(lengths=matrix.lengths)
     batch = matrix.lengths.shape[0]
     require_places(batch, sequence_length)
     (lengths,) = read_on_host(matrix.lengths)

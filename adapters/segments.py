@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, INT64_MAX
+from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, tensor_problems
 from neatpack.contracts.errors import DocumentIdsError, Problem
 
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -238,7 +238,11 @@ def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
         return [tensors[0].detach().cpu().numpy()]
     joined = torch.cat([tensor.detach().reshape(-1).to(torch.int64) for tensor in tensors]).cpu().numpy()
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
-    return [np.reshape(part, tensor.shape) for part, tensor in zip(np.split(joined, ends), tensors, strict=True)]
+    return [
+        # Joined as int64, values past it keep their bits.
+        np.reshape(part.view(np.uint64) if tensor.dtype == torch.uint64 else part, tensor.shape)
+        for part, tensor in zip(np.split(joined, ends), tensors, strict=True)
+    ]
 
 
 def _lies_on_host(tensor: Tensor) -> bool:
@@ -265,13 +269,9 @@ def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segme
 
 def _form_problems(value: object, field: str) -> list[Problem]:
     """List what can be told without a look at the values."""
-    if not isinstance(value, Tensor):
-        remedy = "Convert it: torch.tensor(ids)."
-        return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy)]
-    if value.layout is not torch.strided:
-        remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
-        return [Problem(field, "must be a dense tensor", "type", value=value.layout, remedy=remedy)]
-    problems: list[Problem] = []
+    problems = tensor_problems(value, field, data=False)
+    if problems or not isinstance(value, Tensor):
+        return problems
     if value.dtype not in _INTEGER_DTYPES:
         remedy = "Give one integer per token: the number of its document, 0 at padding."
         problems.append(Problem(field, "must hold integers", "dtype", value=value.dtype, remedy=remedy))

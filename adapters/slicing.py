@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.agreement import FLASH_FIELDS
-from neatpack.adapters.arguments import require_count
+from neatpack.adapters.arguments import is_choice, require_count, tensor_problems
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs, require_padding_segments
 from neatpack.adapters.segments import Integers, Segments, as_segments
@@ -120,7 +120,7 @@ def shard_tokens(
         (tensor([[0, 1, 6, 7]]), tensor([[   1,    2,    7, -100]]))
     """
     require_movable(batch)
-    if label_shift not in LABEL_SHIFTS:
+    if not is_choice(label_shift, LABEL_SHIFTS):
         remedy = f"Give one of {', '.join(map(repr, LABEL_SHIFTS))}."
         problem = Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy)
         raise EncodingError(problem)
@@ -165,6 +165,9 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
 
 def _row_axis(name: str, value: Tensor, rows: int) -> int:
     """Tell along which dimension an entry is cut."""
+    problems = tensor_problems(value, name, data=False)
+    if problems:
+        raise BatchError(*problems)
     if name in _RULES:
         named = [axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim and "batch" in axes.names]
         axis = named[0].index("batch") if named else 0
@@ -204,7 +207,7 @@ def _split_segments(segments: Segments, sizes: list[int]) -> list[Segments]:
 
 
 def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) -> Integers:
-    if layout not in CONTEXT_LAYOUTS:
+    if not is_choice(layout, CONTEXT_LAYOUTS):
         remedy = f"Give one of {', '.join(map(repr, CONTEXT_LAYOUTS))}."
         raise EncodingError(Problem("layout", "is no context layout", "value", value=repr(layout), remedy=remedy))
     ranks = require_count(ranks, "ranks", "Give the size of the group.", least=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -9,7 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, require_count, require_instance
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    is_choice,
+    require_count,
+    require_flag,
+    require_instance,
+    require_readable,
+)
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
 from neatpack.adapters.rows import require_places
 from neatpack.adapters.segments import (
@@ -27,6 +35,7 @@ from neatpack.contracts.encodings import (
     THDFlat,
     THDLengths,
     TransformerEngineKwargs,
+    parse_thd_flat,
     parse_thd_lengths,
 )
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, Problem
@@ -173,6 +182,7 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
         [1, 1, 1, 0, 1, 1]
     """
     _require_flat(flat)
+    require_readable(cu_seqlens=flat.cu_seqlens, cu_seqlens_padded=flat.cu_seqlens_padded)
     offsets, slots = (array.astype(np.int64) for array in read_on_host(flat.cu_seqlens, flat.cu_seqlens_padded))
     real, padded = np.diff(offsets), np.diff(slots)
     remedy = "Give the places of the stream, or None for flat.total_tokens."
@@ -242,7 +252,7 @@ def convert_batch_output(
         -1000 where unused, and `qkv_format`.
 
     Raises:
-        BatchError: no such format, or a batch without ids.
+        BatchError: no such format, a batch without ids, or `padded_documents` that is no bool.
         DocumentIdsError: the ids are malformed, have a hole, padding elsewhere, or a row without any token.
 
     Example:
@@ -252,10 +262,12 @@ def convert_batch_output(
         >>> convert_batch_output(batch, "thd")["seq_lens_padded"]
         tensor([[2, 2]])
     """
-    if output_format not in BATCH_OUTPUT_FORMATS:
+    if not is_choice(output_format, BATCH_OUTPUT_FORMATS):
         remedy = f"Give one of {', '.join(map(repr, BATCH_OUTPUT_FORMATS))}."
         problem = Problem("output_format", "is no batch format", "value", value=repr(output_format), remedy=remedy)
         raise BatchError(problem)
+    require_flag(padded_documents, "padded_documents", error=BatchError)
+    require_instance(batch, Mapping, "batch", "Pass a dict.", error=BatchError)
     if output_format == "batched":
         return batch
     segments, field = _attention_segments(batch)
@@ -316,11 +328,13 @@ def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
 
 def _require_flat(flat: object) -> None:
     require_instance(flat, THDFlat, "flat", "Call thd_flat(document_ids), or flatten_thd_lengths(...).")
+    parse_thd_flat(flat)
 
 
 def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[Integers, Integers]:
     """Read both lengths, 0 where unused, or name the row or document that is wrong."""
     parse_thd_lengths(lengths)
+    require_readable(seq_lens=lengths.seq_lens, seq_lens_padded=lengths.seq_lens_padded)
     if lengths.seq_lens.device != lengths.seq_lens_padded.device:
         message = f"must lie where seq_lens lies, on {lengths.seq_lens.device}"
         raise EncodingError(Problem("seq_lens_padded", message, "device", value=lengths.seq_lens_padded.device))

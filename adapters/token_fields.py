@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.agreement import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
-from neatpack.adapters.arguments import require_instance, require_pad_token
+from neatpack.adapters.arguments import require_instance, require_pad_token, tensor_problems
 from neatpack.adapters.segments import read_on_host
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
+from neatpack.contracts.tensors import is_dense
 
 DERIVED_FIELDS: Final = (*METADATA_FIELDS, *FLASH_FIELDS, *LENGTH_FIELDS)
 """Entries that are derived from ids, and speak of places or lengths: they do not move with the tokens."""
@@ -32,9 +33,11 @@ def batch_shape(batch: TrainingBatch[Tensor]) -> tuple[int, int]:
         BatchError: the batch has no `input_ids` of two dimensions.
     """
     tokens = entries(batch).get("input_ids")
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2:
-        found = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise BatchError(Problem("input_ids", "must be a tensor [batch, sequence]", "rank", value=found))
+    problems = tensor_problems(tokens, "input_ids", data=False)
+    if problems or not isinstance(tokens, Tensor):
+        raise BatchError(*problems)
+    if tokens.ndim != 2:
+        raise BatchError(Problem("input_ids", "must be [batch, sequence]", "rank", value=tuple(tokens.shape)))
     return tokens.shape[0], tokens.shape[1]
 
 
@@ -138,14 +141,15 @@ def require_movable(batch: TrainingBatch[Tensor]) -> None:
 
 def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:
     """List what keeps an entry from moving with the tokens."""
-    if not isinstance(value, Tensor) or (value.layout is torch.strided and token_axis(name, value, shape) is None):
+    if isinstance(value, Tensor) and not is_dense(value):
+        return tensor_problems(value, name)
+    if not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]
-    if value.layout is not torch.strided:
-        return [Problem(name, "must be a dense tensor", "type", value=value.layout, remedy="Pad its rows.")]
     if value.device != device:
         message = f"must lie where input_ids lies, on {device}"
         return [Problem(name, message, "device", value=value.device, remedy=f"Move it: {name}.to(...).")]
-    if value.dtype in (torch.uint16, torch.uint32, torch.uint64):
+    narrow_float = value.is_floating_point() and value.dtype.itemsize == 1
+    if narrow_float or value.is_quantized or value.dtype in (torch.uint16, torch.uint32, torch.uint64):
         remedy = "Convert it: torch moves no tokens of this dtype."
         return [Problem(name, "has a dtype that cannot be moved", "dtype", value=value.dtype, remedy=remedy)]
     return []
@@ -153,7 +157,7 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
 
 def _require_places(places: object, shape: tuple[int, int], device: torch.device) -> None:
     problem = partial(Problem, "places", remedy="Give for each new place one of the row, from 0, or -1 for padding.")
-    if not isinstance(places, Tensor) or places.dtype != torch.int64 or places.layout is not torch.strided:
+    if not isinstance(places, Tensor) or places.dtype != torch.int64 or not is_dense(places):
         found = places.dtype if isinstance(places, Tensor) else type(places).__name__
         raise BatchError(problem("must be a dense int64 tensor", "dtype", value=found))
     if places.ndim != 2 or places.shape[0] != shape[0]:

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.arguments import tensor_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Segments, read_on_host, scan_array
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem
+from neatpack.contracts.tensors import is_dense
 
 
 def adapt_model_inputs(
@@ -118,11 +120,12 @@ def require_tensor(batch: TrainingBatch[Tensor], name: str, remedy: str) -> Tens
         message = "must be a mapping of entries"
         raise BatchError(Problem("batch", message, "type", value=type(entries).__name__, remedy="Pass a dict."))
     value = cast("Mapping[str, object]", entries).get(name)
-    if isinstance(value, Tensor):
-        return value
     if value is None:
         raise BatchError(Problem(name, "missing", "missing", remedy=remedy))
-    raise BatchError(Problem(name, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy))
+    problems = tensor_problems(value, name)
+    if problems:
+        raise BatchError(*problems)
+    return cast("Tensor", value)
 
 
 def require_structure(batch: TrainingBatch[Tensor]) -> None:
@@ -141,13 +144,16 @@ def _check_given_policy(document_ids: Tensor, given: object) -> None:
     if given is None:
         return
     kept = document_ids.to(torch.int64)
-    if isinstance(given, Tensor) and given.device == kept.device and given.layout is torch.strided:
+    if isinstance(given, Tensor) and is_dense(given) and given.device == kept.device:
         kept = kept.masked_fill(given == 0, 0)
     check_agreement(kept, {"attention_document_ids": given})
 
 
 def _require_eligibility(eligibility: object, document_ids: Tensor) -> None:
     name, remedy = "attention_eligibility", "Give True at tokens that may be seen."
+    problems = tensor_problems(eligibility, name)
+    if problems:
+        raise BatchError(*problems)
     if not isinstance(eligibility, Tensor) or eligibility.dtype != torch.bool:
         found = eligibility.dtype if isinstance(eligibility, Tensor) else type(eligibility).__name__
         raise BatchError(Problem(name, "must be a bool tensor", "dtype", value=found, remedy=remedy))

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_count, require_instance
+from neatpack.adapters.arguments import require_count, require_instance, tensor_problems
 from neatpack.adapters.segments import Segments
+from neatpack.contracts.errors import EncodingError, Problem
+
+COMPARED_DTYPES: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""The integer dtypes that torch can order."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def sees(
         bool, in the shape that the arguments broadcast to.
 
     Raises:
-        EncodingError: the window is not a positive int, or what should be a tensor is none.
+        EncodingError: the window is not a positive int, or an argument is no integer tensor of a fitting shape.
 
     Example:
         >>> import torch
@@ -62,7 +67,7 @@ def sees(
                 [0, 0, 0, 1]], dtype=torch.int32)
     """
     require_window(window)
-    _require_tensors(query_ids=query_ids, key_ids=key_ids, query_places=query_places, key_places=key_places)
+    _require_integers(query_ids=query_ids, key_ids=key_ids, query_places=query_places, key_places=key_places)
     # Nothing is written in place: compiled attention takes this function apart.
     visible = (query_ids == key_ids) & (key_ids != 0)
     if causal:
@@ -88,7 +93,7 @@ def seen_range(
         causal: as `sees`.
 
     Raises:
-        EncodingError: the window is not a positive int, or what should be a tensor is none.
+        EncodingError: the window is not a positive int, or an argument is no integer tensor of a fitting shape.
 
     Example:
         >>> import torch
@@ -98,7 +103,10 @@ def seen_range(
         ([3, 3, 4, 5, 6], [3, 4, 5, 6, 7])
     """
     require_window(window)
-    _require_tensors(query_places=query_places, starts=starts, stops=stops)
+    _require_integers(query_places=query_places, starts=starts, stops=stops)
+    for field, value in (("starts", starts), ("stops", stops)):
+        if not _broadcasts(value, query_places) or value.ndim > query_places.ndim:
+            raise _misshapen(field, value, "query_places", query_places)
     first, last = starts.expand_as(query_places), stops.expand_as(query_places) - 1
     if window is not None:
         first = torch.maximum(first, query_places - (window - 1))
@@ -144,9 +152,33 @@ def fill_visible(plane: Tensor, window: int | None = None) -> None:
         plane.triu_(1 - window)
 
 
-def _require_tensors(**arguments: object) -> None:
+def _require_integers(**arguments: Tensor) -> None:
+    """Raise unless all are integers whose shapes broadcast against one another."""
+    seen: dict[str, Tensor] = {}
     for field, value in arguments.items():
-        require_instance(value, Tensor, field, "Convert it: torch.tensor(...).")
+        problems = tensor_problems(value, field, data=False)
+        if not problems and value.dtype not in COMPARED_DTYPES:
+            message = "must hold integers that torch can order"
+            problems = [Problem(field, message, "dtype", value=value.dtype, remedy="Convert it to int64.")]
+        if problems:
+            raise EncodingError(*problems)
+        for other, known in seen.items():
+            if value.device != known.device and value.ndim and known.ndim:
+                message = f"must lie where {other} lies, on {known.device}"
+                raise EncodingError(Problem(field, message, "device", value=value.device))
+            if not _broadcasts(value, known):
+                raise _misshapen(field, value, other, known)
+        seen[field] = value
+
+
+def _broadcasts(value: Tensor, other: Tensor) -> bool:
+    sizes = zip(value.shape[::-1], other.shape[::-1], strict=False)
+    return all(size in (1, known) or known == 1 for size, known in sizes)
+
+
+def _misshapen(field: str, value: Tensor, other: str, known: Tensor) -> EncodingError:
+    message = f"does not broadcast to {other}, which is {tuple(known.shape)}"
+    return EncodingError(Problem(field, message, "shape", value=tuple(value.shape), remedy="Give one value per query."))
 
 
 def require_window(window: object) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import require_flag
 from neatpack.adapters.segments import Segments, as_segments, to_tensor
 from neatpack.adapters.visibility import require_window, seen_range
 
@@ -24,13 +25,14 @@ def count_seen_keys(document_ids: Tensor | Segments, *, window: int | None = Non
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        EncodingError: the window is not a positive int.
+        EncodingError: the window is not a positive int, or `causal` no bool.
 
     Example:
         >>> count_seen_keys(torch.tensor([[1, 1, 1, 2, 0]]), window=2)
         tensor([[1, 2, 2, 1, 1]])
     """
     require_window(window)
+    require_flag(causal, "causal")
     segments = as_segments(document_ids)
     places = np.arange(segments.batch * segments.sequence)
     kept = np.repeat(segments.ids != 0, segments.lengths)

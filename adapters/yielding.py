@@ -15,7 +15,7 @@ from neatpack.adapters.agreement import (
     PACKED_SEQ_IDS,
     scan_agreeing,
 )
-from neatpack.adapters.arguments import require_instance
+from neatpack.adapters.arguments import require_flag
 from neatpack.adapters.gathered import build_packed_sequence_metadata
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.masks import build_block_causal_mask
@@ -75,7 +75,7 @@ def apply_packing_contract(
     """
     capabilities = PackingCapabilities.from_contract(contract)
     for name, value in (("flat", flat), ("inside_documents", inside_documents)):
-        require_instance(value, bool, name, "Give True or False.")
+        require_flag(value, name)
     labels = require_tensor(batch, "labels", "Give labels, -100 where there is no target.")
     name, ids = _attention_ids(batch)
     require_structure(batch)

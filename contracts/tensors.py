@@ -37,7 +37,21 @@ TensorT_co = TypeVar("TensorT_co", bound=TensorLike, default=TensorLike, covaria
 
 def is_tensor_like(value: object) -> TypeIs[TensorLike]:
     """Tell whether `value` has a shape and a dtype. No tensor library is imported to find out."""
-    return not isinstance(value, type) and hasattr(value, "shape") and hasattr(value, "dtype")
+    # Some of torch's nested tensors raise where their shape is asked for.
+    return not isinstance(value, type) and is_dense(value) and hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def is_dense(value: object) -> bool:
+    """Tell whether a tensor has a place for each value: it is neither nested nor sparse, as far as its library says.
+
+    Example:
+        >>> class Sparse:
+        ...     layout = "torch.sparse_coo"
+        >>> is_dense(Sparse()), is_dense([1, 2])
+        (False, True)
+    """
+    layout: object = getattr(value, "layout", None)
+    return getattr(value, "is_nested", False) is not True and (layout is None or str(layout) == "torch.strided")
 
 
 def dtype_name(value: TensorLike) -> str:

@@ -16,7 +16,7 @@ from typing_extensions import TypeIs
 
 from neatpack.contracts.axes import Axes, Count, FieldRule, field_axes
 from neatpack.contracts.errors import PackingError, Problem
-from neatpack.contracts.tensors import TensorLike, dtype_name, is_tensor_like
+from neatpack.contracts.tensors import TensorLike, dtype_name, is_dense, is_tensor_like
 
 ConceptT = TypeVar("ConceptT")
 
@@ -116,6 +116,9 @@ def _count_problems(name: str, count: Count, value: object) -> list[Problem]:
 
 def _tensor_problems(name: str, rule: FieldRule, value: object, sizes: dict[str, tuple[int, str]]) -> list[Problem]:
     expected = " or ".join(str(axes) for axes in rule.axes)
+    if not is_dense(value):
+        remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
+        return [Problem(name, f"must be a dense tensor, {expected}", "type", value=type(value).__name__, remedy=remedy)]
     if not is_tensor_like(value):
         return [Problem(name, f"must be a tensor, {expected}", "type", value=type(value).__name__)]
     shape = tuple(value.shape)

@@ -4,6 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportTypedDictNotRequiredAccess=false
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -135,8 +136,8 @@ def test_a_stream_may_be_longer_than_its_slots() -> None:
     with pytest.raises(EncodingError, match="last padded offset") as caught:
         real_places(flat, 11)
     assert caught.value.problems[0].value == 11
-    with pytest.raises(EncodingError, match="document 0 does not fit the 3 places"):
-        real_places(THDFlat(torch.tensor([0, 4, 8]), torch.tensor([0, 3, 12]), 9, 8, 12))
+    with pytest.raises(EncodingError, match="document 0 does not fit the 2 places"):
+        real_places(replace(flat, cu_seqlens_padded=torch.tensor([0, 2, 12], dtype=torch.int32)))
 
 
 def problem_of(real: list[list[int]], padded: list[list[int]], sequence: int = 8) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -65,8 +66,12 @@ class PackedDocuments:
 
     def tokens_of(self, document: int) -> Tensor:
         """Where along `sequence` the tokens of one document lie, holes left out: int64 `[length]`."""
-        place = self.places[document]
-        return place.start + self.document_ids[place.row, place.span].nonzero()[:, 0]
+        return self._tokens[document]
+
+    @cached_property
+    def _tokens(self) -> tuple[Tensor, ...]:
+        ids = self.document_ids
+        return tuple(place.start + ids[place.row, place.span].nonzero()[:, 0] for place in self.places)
 
     def with_changed(self, *documents: int) -> Tensor:
         """The packed tokens with every token of some documents changed: `[batch, sequence]`."""

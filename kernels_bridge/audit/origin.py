@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from neatpack.kernels_bridge.audit.documents import Place
 
-MixingKind = Literal["attention", "convolution", "recurrence", "mixing"]
+MixingKind = Literal["attention", "convolution", "recurrence", "token_shift", "router", "mixing"]
 
 _NAMES: Final[tuple[tuple[MixingKind, tuple[str, ...]], ...]] = (
     ("convolution", ("conv",)),
@@ -22,6 +23,15 @@ _NAMES: Final[tuple[tuple[MixingKind, tuple[str, ...]], ...]] = (
 )
 """What the classes of modules that mix tokens are called; the first match holds."""
 
+_ROUTERS: Final = ("router", "moe", "expert")
+"""What the classes of modules that send tokens to experts are called."""
+
+_OPERATIONS: Final[tuple[tuple[MixingKind, frozenset[str]], ...]] = (
+    ("convolution", frozenset({"conv1d", "conv2d", "unfold"})),
+    ("attention", frozenset({"scaled_dot_product_attention", "softmax"})),
+    ("recurrence", frozenset({"cumsum", "cumprod", "logcumsumexp", "lstm", "gru", "rnn_tanh", "rnn_relu"})),
+)
+"""What torch calls the functions by which tokens are mixed, for modules whose names tell nothing."""
 
 _CONVOLUTION: Final = 8
 """Places that a convolution may add."""
@@ -34,16 +44,24 @@ class Origin:
     Attributes:
         module: its path in the model; empty for the model itself.
         class_name: its class.
+        moved: which tokens of the reached document move in its output, counted from the first of the document; empty
+            where that cannot be told.
+        operations: the functions of torch that it calls.
     """
 
     module: str
     class_name: str
+    moved: tuple[int, ...] = ()
+    operations: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> MixingKind:
-        """What mixes tokens there, as far as the module's name tells."""
+        """What mixes tokens there, as far as its names and its operations tell."""
         name = self.class_name.lower()
         kinds: list[MixingKind] = [kind for kind, words in _NAMES if any(word in name for word in words)]
+        if self.module and any(word in name for word in _ROUTERS):
+            kinds.append("router")
+        kinds += [kind for kind, names in _OPERATIONS if not names.isdisjoint(self.operations)]
         return kinds[0] if kinds else "mixing"
 
     def __str__(self) -> str:
@@ -74,11 +92,13 @@ def find_origin(
     """
     records = zip(_trace(model, before, target, sequence), _trace(model, after, target, sequence), strict=False)
     # Calls are recorded as they return, so that inner modules come before those that hold them.
+    origin = Origin("", type(model).__name__)
     for one, other in records:
         same_input = bool(one.given) and one.name == other.name and not _differ(one.given, other.given)
         if same_input and _differ(one.returned, other.returned):
-            return Origin(one.name, one.class_name)
-    return Origin("", type(model).__name__)
+            origin = Origin(one.name, one.class_name, _moved(one.returned, other.returned))
+            break
+    return replace(origin, operations=_operations(model.get_submodule(origin.module), before))
 
 
 def _trace(model: nn.Module, run: Callable[[], object], target: Place, sequence: int) -> list[_Record]:
@@ -108,13 +128,14 @@ def _at_document(values: tuple[object, ...], target: Place, sequence: int) -> li
     parts: list[Tensor] = []
     for tensor in values:
         if isinstance(tensor, Tensor) and tensor.is_floating_point():
-            axis = _token_axis(tensor, sequence)
+            axis = token_axis(tensor, sequence)
             if axis is not None and tensor.shape[0] > target.row:
-                parts.append(tensor[target.row].narrow(axis - 1, target.start, target.length).detach().clone())
+                part = tensor[target.row].narrow(axis - 1, target.start, target.length)
+                parts.append(part.movedim(axis - 1, 0).detach().clone())
     return parts
 
 
-def _token_axis(tensor: Tensor, sequence: int) -> int | None:
+def token_axis(tensor: Tensor, sequence: int) -> int | None:
     """Find the axis of tokens by its size. A convolution may leave its padding behind the channels' tokens."""
     axes = [axis for axis in (1, 2) if tensor.ndim > axis and tensor.shape[axis] == sequence]
     if axes or tensor.ndim != 3:
@@ -124,3 +145,52 @@ def _token_axis(tensor: Tensor, sequence: int) -> int | None:
 
 def _differ(one: list[Tensor], other: list[Tensor]) -> bool:
     return any(not torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(one, other, strict=False))
+
+
+def _moved(one: list[Tensor], other: list[Tensor]) -> tuple[int, ...]:
+    """The tokens at which any of these tensors, `[length, ...]`, differ."""
+    moved: set[int] = set()
+    for a, b in zip(one, other, strict=False):
+        same = torch.isclose(a, b, rtol=1e-4, atol=1e-5).flatten(1).all(1)
+        moved.update((~same).nonzero()[:, 0].tolist())
+    return tuple(sorted(moved))
+
+
+class _Calls(TorchFunctionMode):
+    """Collects the names of the functions of torch that are called while it is counting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.depth = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Call one function of torch."""
+        del types
+        if self.depth:
+            self.names.add(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
+def _operations(module: nn.Module, run: Callable[[], object]) -> frozenset[str]:
+    """Name the functions of torch that `module` calls during `run`."""
+    calls = _Calls()
+
+    def enter(*_: object) -> None:
+        calls.depth += 1
+
+    def leave(*_: object) -> None:
+        calls.depth -= 1
+
+    with ExitStack() as stack:
+        stack.callback(module.register_forward_pre_hook(enter).remove)
+        stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        stack.enter_context(calls)
+        run()
+    return frozenset(calls.names)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ class Movement:
         own: the smallest effect of a document on itself, as a share of the scale.
         source: index of the document whose effect is the greatest.
         target: index of the document that shows it.
+        matrix: the effect of each document on each other, `[source][target]`, in these shares; empty where documents
+            were too many to try them one by one.
 
     All effects are NaN where one of them is not finite.
     """
@@ -39,6 +41,7 @@ class Movement:
     own: float
     source: int
     target: int
+    matrix: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,18 @@ class Measurement:
     """What was measured on one path.
 
     Attributes:
-        scale: how far the logits of the documents alone vary over their tokens.
+        scale: how far the logits of the documents alone vary over their tokens; of the packed ones where none was
+            asked alone.
         finite: whether the logits are, packed and alone.
-        differences: of each document, by token, the greatest distance from the document alone, in scales.
+        differences: of each document, by token, the greatest distance from the document alone, in scales; empty for
+            one that was not asked alone.
         perturbation: movement of logits when all tokens of a document are changed.
         gradient: derivative of logits by embeddings, in the greatest derivative by a document's own; None where the
             model has no token embedding that could be watched.
         padding: the greatest effect of changed padding on a document, or of the embeddings of padding, in the same
             units.
         finite_padding: whether the logits at padding are finite.
+        scalars: by name, how far losses and statistics move when padding is changed, as a share of themselves.
     """
 
     scale: float
@@ -64,41 +70,40 @@ class Measurement:
     gradient: Movement | None
     padding: float
     finite_padding: bool = True
+    scalars: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def difference(self) -> float:
         """The greatest of all differences."""
-        return max(max(document) for document in self.differences)
+        return _worst([value for document in self.differences for value in document] or [0.0])
 
 
-def measure(ask: Ask, answer: Answer, packed: PackedDocuments, alone: Answer) -> Measurement:
+def measure(ask: Ask, answer: Answer, packed: PackedDocuments, alone: Answer | None) -> Measurement:
     """Measure one path.
 
     Args:
         ask: gives the documents to the model.
         answer: what the model answers to them, with its graph.
         packed: the documents.
-        alone: what the model answers to each document alone.
+        alone: what the model answers to each document alone; None where that is not to be compared.
     """
     logits = [part.detach() for part in answer.logits]
-    scale = variation(alone.logits)
-    finite = all(bool(part.isfinite().all()) for part in [*logits, *alone.logits])
+    by_themselves = logits if alone is None else [part.detach() for part in alone.logits]
+    scale = variation(by_themselves)
     unit = scale if scale > 0 and math.isfinite(scale) else 1.0
     perturbation = _perturbation(ask, packed, logits, unit)
     shares_calls = len(answer.embeddings) == 1  # documents in calls of their own have no padding
-    by_padding = _worst(_moved(ask, packed.with_changed_padding(), logits, unit)) if shares_calls else 0.0
+    without_padding = ask(tokens=packed.with_changed_padding()) if shares_calls else answer
     gradient, by_padding_embeddings = _gradient(answer, packed.document_ids == 0)
     return Measurement(
         scale=scale,
-        finite=finite,
-        differences=tuple(
-            tuple(float(distance) / unit for distance in (one - other).abs().amax(dim=1))
-            for one, other in zip(logits, map(Tensor.detach, alone.logits), strict=True)
-        ),
+        finite=all(bool(part.isfinite().all()) for part in [*logits, *by_themselves]),
+        differences=() if alone is None else _differences(logits, by_themselves, unit),
         perturbation=perturbation,
         gradient=gradient,
-        padding=_worst([by_padding, by_padding_embeddings]),
+        padding=_worst([*_distances(without_padding.logits, logits, unit), by_padding_embeddings]),
         finite_padding=answer.finite_padding,
+        scalars=_scalars_moved(answer.scalars, without_padding.scalars),
     )
 
 
@@ -127,33 +132,131 @@ def answers_to_earlier_tokens(ask: Ask, answer: Answer, packed: PackedDocuments)
     return _worst(moved) / (variation(before) or 1.0)
 
 
+def _differences(packed: Sequence[Tensor], alone: Sequence[Tensor], unit: float) -> tuple[tuple[float, ...], ...]:
+    """By document and token. One that was not asked alone has no tokens to compare."""
+    return tuple(
+        tuple((one - other).abs().amax(dim=1).div(unit).tolist()) if len(other) else ()
+        for one, other in zip(packed, alone, strict=True)
+    )
+
+
+def _distances(changed: Sequence[Tensor], logits: Sequence[Tensor], unit: float) -> list[float]:
+    """How far the logits of each document have moved."""
+    return [float((one.detach() - other).abs().max()) / unit for one, other in zip(changed, logits, strict=True)]
+
+
+def _scalars_moved(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, float]:
+    return {
+        name: float((after[name] - value).abs() / value.abs().clamp(min=1e-6))
+        for name, value in before.items()
+        if name in after and value.isfinite() and after[name].isfinite()
+    }
+
+
+def read_tokens(answer: Answer, source: int, target: int) -> tuple[int, ...]:
+    """Which tokens of one document the logits of another depend on, counted from its first; empty if unwatched."""
+    if not is_watched(answer):
+        return ()
+    piece, logits = answer.pieces[source], answer.logits[target]
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+    read: set[int] = set()
+    for gradient in _gradients(answer, (logits * weights).sum())[piece.call]:
+        by_token = gradient[piece.row, piece.tokens].flatten(1).abs().amax(dim=1)
+        read.update((by_token > 0).nonzero()[:, 0].tolist())
+    return tuple(sorted(read))
+
+
 def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float) -> Movement:
-    sources = range(len(packed.places))
-    return _movement([_moved(ask, packed.with_changed(source), logits, unit) for source in sources])
+    def effects_of(sources: Group) -> list[float]:
+        return _distances(ask(tokens=packed.with_changed(*sources)).logits, logits, unit)
 
-
-def _moved(ask: Ask, tokens: Tensor, logits: Sequence[Tensor], unit: float) -> list[float]:
-    """Ask again with other tokens, and tell how far each document's logits have moved."""
-    changed = ask(tokens=tokens).logits
-    return [float((one - other).abs().max()) / unit for one, other in zip(changed, logits, strict=True)]
+    found = _Effects({group: effects_of(group) for group in _groups(len(packed.places))})
+    cross, sources, target = found.worst
+    source = _narrowed(sources, lambda part: effects_of(part)[target]) if cross > 0 else 0
+    return found.movement(source, target, found.by_group if found.one_by_one else {})
 
 
 def _gradient(answer: Answer, padding: Tensor) -> tuple[Movement | None, float]:
     if not is_watched(answer):
         return None, 0.0
     generator = torch.Generator().manual_seed(0)
-    count = len(answer.logits)
-    effects = [[0.0] * count for _ in range(count)]
+    parts = [logits * torch.randn(logits.shape, generator=generator).to(logits) for logits in answer.logits]
     by_padding = 0.0
-    for target, logits in enumerate(answer.logits):
-        weights = torch.randn(logits.shape, generator=generator).to(logits)
-        gradients = _gradients(answer, (logits * weights).sum())
-        for source, piece in enumerate(answer.pieces):
-            effects[source][target] = _greatest(gradient[piece.row, piece.tokens] for gradient in gradients[piece.call])
+
+    def effects_on(targets: Group) -> list[float]:
+        nonlocal by_padding
+        gradients = _gradients(answer, torch.stack([parts[target].sum() for target in targets]).sum())
         if gradients[0][0].shape[:2] == padding.shape:
             by_padding = _worst([by_padding, _greatest(gradient[padding] for gradient in gradients[0])])
-    unit = max((effects[index][index] for index in range(count)), default=0.0) or 1.0
-    return _movement([[effect / unit for effect in row] for row in effects]), by_padding / unit
+        return [
+            _greatest(gradient[piece.row, piece.tokens] for gradient in gradients[piece.call])
+            for piece in answer.pieces
+        ]
+
+    effects = {group: effects_on(group) for group in _groups(len(parts))}
+    unit = max(effect[index] for group, effect in effects.items() for index in group) or 1.0
+    found = _Effects({group: [value / unit for value in effect] for group, effect in effects.items()})
+    cross, targets, source = found.worst
+    target = _narrowed(targets, lambda part: effects_on(part)[source]) if cross > 0 else 0
+    matrix = dict(zip(found.by_group, zip(*found.by_group.values(), strict=True), strict=True))
+    return found.movement(source, target, matrix if found.one_by_one else {}), by_padding / unit
+
+
+Group: TypeAlias = tuple[int, ...]
+"""Indices of documents that are changed, or looked at, together."""
+
+ONE_BY_ONE: Final = 8
+"""Documents up to which each is tried on its own."""
+
+
+@dataclass(frozen=True)
+class _Effects:
+    """By group of documents, the effect between it and every document."""
+
+    by_group: Mapping[Group, Sequence[float]]
+
+    @property
+    def one_by_one(self) -> bool:
+        return all(len(group) == 1 for group in self.by_group)
+
+    @property
+    def worst(self) -> tuple[float, Group, int]:
+        """The greatest effect, the group and the document outside of it."""
+        found = [
+            (effect, group, index)
+            for group, effects in self.by_group.items()
+            for index, effect in enumerate(effects)
+            if index not in group
+        ]
+        return max(found, default=(0.0, (0,), 0))
+
+    def movement(self, source: int, target: int, matrix: Mapping[Group, Sequence[float]]) -> Movement:
+        """Sum the effects up. If any is not a finite number, none of them says anything."""
+        if not all(math.isfinite(effect) for effects in self.by_group.values() for effect in effects):
+            return Movement(math.nan, math.nan, 0, 0)
+        own = min(effects[index] for group, effects in self.by_group.items() for index in group)
+        return Movement(self.worst[0], own, source, target, tuple(tuple(effects) for effects in matrix.values()))
+
+
+def _groups(documents: int) -> list[Group]:
+    """Choose groups such that for any two documents, one group holds the first and not the second.
+
+    Of many documents, each bit of the index makes two groups: those that have it, and those that have it not.
+    """
+    if documents <= ONE_BY_ONE:
+        return [(index,) for index in range(documents)]
+    bits = range((documents - 1).bit_length())
+    return [
+        tuple(index for index in range(documents) if (index >> bit) % 2 == value) for bit in bits for value in (0, 1)
+    ]
+
+
+def _narrowed(group: Group, effect_of: Callable[[Group], float]) -> int:
+    """Find the document of a group that has the effect, by halves."""
+    while len(group) > 1:
+        halves = (group[: len(group) // 2], group[len(group) // 2 :])
+        group = max(halves, key=effect_of)
+    return group[0]
 
 
 def _greatest(parts: Iterable[Tensor]) -> float:
@@ -182,12 +285,3 @@ def _gradients(answer: Answer, value: Tensor) -> list[list[Tensor]]:
     leaves = [leaf for call in answer.embeddings for leaf in call]
     flat = iter(torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True, allow_unused=True))
     return [[next(flat) for _ in call] for call in answer.embeddings]
-
-
-def _movement(effects: Sequence[Sequence[float]]) -> Movement:
-    """Read `effects[source][target]`. If any is not a finite number, none of them says anything."""
-    if not all(math.isfinite(effect) for row in effects for effect in row):
-        return Movement(math.nan, math.nan, 0, 0)
-    pairs = [(source, target) for source in range(len(effects)) for target in range(len(effects)) if source != target]
-    source, target = max(pairs, key=lambda pair: effects[pair[0]][pair[1]])
-    return Movement(effects[source][target], min(row[index] for index, row in enumerate(effects)), source, target)

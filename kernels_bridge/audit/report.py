@@ -6,6 +6,7 @@ required.
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, cast, get_args
 
@@ -21,6 +22,8 @@ Kind = Literal[
     "attention",
     "convolution",
     "recurrence",
+    "token_shift",
+    "router",
     "mixing",
     "padding",
     "causality",
@@ -37,14 +40,37 @@ Kind = Literal[
 ]
 """What a verdict rests on.
 
-Leaks: through `attention`, `convolution` or `recurrence`, or by `mixing` in a module that bears no such name; of
-`padding` alone; with `causality` lost inside documents too; because the bound kernel was never called
-(`kernel_not_called`), or the boundaries did not arrive where they were needed (`kwargs_dropped`).
+Leaks: through `attention`, `convolution`, `recurrence` or a `token_shift`; through the `router` of experts, or a loss
+over tokens; by `mixing` in a module that bears no such name; of `padding` alone; with `causality` lost inside
+documents too; because the bound kernel was never called (`kernel_not_called`), or the boundaries did not arrive where
+they were needed (`kwargs_dropped`).
 Differences: tokens past the `window` see too much; documents that do not begin a row have the wrong `positions`;
 shorter documents change with the `length` of the longest; or the difference is `unexplained`.
 Inconclusive: the logits are `constant` or `not_finite`, at documents or at padding; no token answers to an earlier one
 of its document (`no_mixing`); or no gradient could be watched (`gradient_unseen`).
 """
+
+Pattern = Literal[
+    "every_document", "one_pair", "first_document", "last_document", "first_token", "last_token", "backward", "rows"
+]
+"""Which documents a leak joins: each to those before it in its row (`every_document`); two alone (`one_pair`); the
+first two of a row, or the last to those before it, where a boundary is lost (`first_document`, `last_document`); the
+first token of a document to the one before, where a boundary counts one too late (`first_token`); the last token of a
+document to the next, where it counts one too early (`last_token`); one before (`backward`); or other `rows`."""
+
+Trial = Literal["plain", "ids", "shape", "holes", "many", "training"]
+"""In which batch: documents of the usual kind (`plain`); the same under other ids, which fall and have gaps (`ids`);
+others in rows of the same shape as before (`shape`); with holes in documents and padding between them (`holes`); many
+documents in long rows, and long ones (`many`); or the usual ones in `training` mode."""
+TRIALS: Final[tuple[Trial, ...]] = get_args(Trial)
+
+
+class LayerJSON(TypedDict):
+    """How far each document reaches into the output of one layer, `[source][target]`, in shares of how far that output
+    varies."""
+
+    name: str
+    matrix: list[list[float]]
 
 
 class PathJSON(TypedDict):
@@ -54,6 +80,9 @@ class PathJSON(TypedDict):
     shares of the greatest derivative by a document's own embeddings; `padding` is the greater of what padding does
     by either measure. A path is clean below the `threshold` of the environment. Documents are numbered from 1 in the
     order of their rows.
+    `trial` says in which batch a leak or difference was seen, and `pattern` which documents it joins. `matrix` is the
+    effect of each document on each other, `[source][target]`, by the greater of both measures, and `layers` the same
+    at the output of each layer; both are empty where they were not taken.
     """
 
     verdict: Verdict
@@ -73,10 +102,15 @@ class PathJSON(TypedDict):
     to_document: int | None
     where: str | None
     dropped: list[str]
+    trial: Trial | None
+    pattern: Pattern | None
+    matrix: list[list[float]]
+    layers: list[LayerJSON]
 
 
 class ConfiguredJSON(TypedDict):
-    """What `configure_packing` chose for a model, or why it refused."""
+    """What `configure_packing` chose for a model, or why it refused; and of the consumers that take the model, the
+    fastest, and the one least likely to be wrong."""
 
     attention: str | None
     consumer: str | None
@@ -84,6 +118,8 @@ class ConfiguredJSON(TypedDict):
     requires_packed_sequence_metadata: bool | None
     uses_native_fa4: bool | None
     refused: str | None
+    fastest: str | None
+    safest: str | None
 
 
 # "class" is a keyword of Python, so that this one is written as a call.
@@ -124,6 +160,14 @@ class ReportJSON(TypedDict):
 
 
 @dataclass(frozen=True)
+class LayerReport:
+    """How far each document reaches into the output of one layer; `LayerJSON` explains the fields."""
+
+    name: str
+    matrix: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
 class PathReport:
     """What the audit says of one path; `PathJSON` explains the fields."""
 
@@ -144,6 +188,10 @@ class PathReport:
     to_document: int | None = None
     where: str | None = None
     dropped: tuple[str, ...] = ()
+    trial: Trial | None = None
+    pattern: Pattern | None = None
+    matrix: tuple[tuple[float, ...], ...] = ()
+    layers: tuple[LayerReport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,6 +204,8 @@ class Configured:
     requires_packed_sequence_metadata: bool | None = None
     uses_native_fa4: bool | None = None
     refused: str | None = None
+    fastest: str | None = None
+    safest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -237,9 +287,13 @@ def _model_json(model: ModelReport) -> ModelJSON:
 
 
 def _path_json(path: PathReport) -> PathJSON:
-    values = {name: _finite(value) for name, value in asdict(path).items()}
-    return cast("PathJSON", {**values, "dropped": list(path.dropped)})
+    return cast("PathJSON", _plain(asdict(path)))
 
 
-def _finite(value: object) -> object:
+def _plain(value: object) -> object:
+    """Make lists of tuples, and null of numbers that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {name: _plain(entry) for name, entry in cast("dict[str, object]", value).items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(entry) for entry in cast("Sequence[object]", value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module, metadata
 from typing import Final
@@ -19,20 +19,20 @@ from torch import Tensor, nn
 import neatpack
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import PackingError
-from neatpack.kernels_bridge.audit.computations import Computation, Computations
+from neatpack.kernels_bridge.audit.computations import Computation
 from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
 from neatpack.kernels_bridge.audit.documents import LENGTHS, PackedDocuments, pack_documents
+from neatpack.kernels_bridge.audit.examination import ANYTHING, Examination, begin_examination
 from neatpack.kernels_bridge.audit.inputs import path_arguments
-from neatpack.kernels_bridge.audit.origin import Origin
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path, PathName
-from neatpack.kernels_bridge.audit.probes import Ask, answers_to_earlier_tokens, sees_later_tokens
+from neatpack.kernels_bridge.audit.probes import Ask
 from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.remedies import with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, Environment, ModelReport, PathReport, Report
-from neatpack.kernels_bridge.audit.subject import Answer, Subject
+from neatpack.kernels_bridge.audit.subject import Subject
 from neatpack.kernels_bridge.audit.targets import Target, layer_windows
 from neatpack.kernels_bridge.audit.texts import excerpts
-from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, Evidence, KernelCalls, judge
+from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, KernelCalls
 from neatpack.kernels_bridge.audit.witness import Witness
 
 Progress = Callable[[str], None]
@@ -40,9 +40,6 @@ Progress = Callable[[str], None]
 
 DECLINES: Final = ("packed sequences apart",)
 """What Transformers' own errors say where it declines for a reason of packing."""
-
-_ANYTHING: Final = (Exception, SystemExit)
-"""What the code of a model under audit may raise: anything, and `SystemExit` where it reads a command line."""
 
 _ATTENTIONS: Final[tuple[Attention, ...]] = ("eager", "kernel", "sdpa", "built")
 
@@ -92,14 +89,11 @@ def _audit_model(
         with target.variant("eager") as variant:
             subject = Subject(variant.model)
             packed = pack_documents(texts, subject.vocabulary(), _device(variant.model))
-            ask = partial(subject.alone, packed)
-            alone = ask(grad=True)
-            causal = sees_later_tokens(alone, packed) is False
-            mixes_within = answers_to_earlier_tokens(ask, alone, packed) > THRESHOLD
-            audit = _Audit(target, packed, Computations(packed, alone), causal, mixes_within, progress, paths)
+            examination = begin_examination(packed, partial(subject.alone, packed))
+            audit = _Audit(target, examination, progress, paths)
             class_name = type(variant.model).__name__
         reports = audit.run()
-    except _ANYTHING as error:
+    except ANYTHING as error:
         return ModelReport(target.name, None, Configured(), {}, _describe(error), time.perf_counter() - started)
     seconds = time.perf_counter() - started
     return ModelReport(target.name, class_name, audit.choice, with_remedies(reports), None, seconds)
@@ -111,23 +105,22 @@ class _Audit:
 
     Attributes:
         target: what is audited.
-        packed: the documents.
-        computations: what it was found to compute.
-        causal: whether tokens alone see no later ones.
-        mixes_within: whether tokens alone answer to earlier ones.
+        examination: what it answers to each document alone, and on each path.
         progress: told which path is being tried.
         chosen: which paths to try.
         choice: what `configure_packing` chose.
     """
 
     target: Target
-    packed: PackedDocuments
-    computations: Computations
-    causal: bool
-    mixes_within: bool
+    examination: Examination
     progress: Progress
     chosen: Collection[PathName]
     choice: Configured = field(default_factory=Configured)
+
+    @property
+    def packed(self) -> PackedDocuments:
+        """The documents."""
+        return self.examination.packed
 
     def run(self) -> dict[str, PathReport]:
         """Try the paths, and report in the order of `PATHS`."""
@@ -145,7 +138,7 @@ class _Audit:
                 for path in paths:
                     self.progress(path.name)
                     yield path.name, self._report(path, variant.model, variant.witness)
-        except _ANYTHING as error:
+        except ANYTHING as error:
             for path in paths:
                 yield path.name, _failed(error)
 
@@ -157,10 +150,10 @@ class _Audit:
             ask = self._ask(path, subject)
             if witness is not None:
                 witness.boundaries.clear()
-            computation = self.computations.of(ask)
+            computation = self.examination.computations.of(ask)
             kernel = None if witness is None else self._witnessed(witness, subject.calls)
             return self._judge(path, subject, ask, computation, kernel)
-        except _ANYTHING as error:
+        except ANYTHING as error:
             return _failed(error)
 
     def _configured(self, path: Path, model: nn.Module) -> PathReport:
@@ -170,7 +163,7 @@ class _Audit:
                 return _failed(state.refusal)
             subject = Subject(model, hooked=frozenset({"_packed_seq_ids"}))
             ask = self._ask(path, subject)
-            computation = self.computations.of(ask)
+            computation = self.examination.computations.of(ask)
             windows = layer_windows(model)
             kernel = None if state.binding is None else kernel_calls(state.binding, self.packed, windows)
             return self._judge(path, subject, ask, computation, kernel)
@@ -188,50 +181,9 @@ class _Audit:
     def _judge(
         self, path: Path, subject: Subject, ask: Ask, computation: Computation, kernel: KernelCalls | None
     ) -> PathReport:
-        measurement = computation.measurement
-        mixes_within = self.mixes_within or computation.mixes_within(ask)
-        evidence = Evidence(measurement, kernel, tuple(subject.dropped), mixes_within=mixes_within)
-        if evidence.leaks and path.carries_boundaries:
-            evidence = replace(evidence, had_effect=self._had_effect(subject, computation.answer))
-        if (evidence.leaks or evidence.differs) and self.causal:
-            evidence = replace(evidence, causal=computation.causal())
-        finding = judge(evidence, path, self.packed.places)
-        gradient, perturbation = measurement.gradient, measurement.perturbation
-        report = PathReport(
-            verdict=finding.verdict,
-            kind=finding.kind,
-            message=finding.message,
-            difference=measurement.difference,
-            perturbation=perturbation.cross,
-            gradient=None if gradient is None else gradient.cross,
-            padding=measurement.padding,
-            own_perturbation=perturbation.own,
-            own_gradient=None if gradient is None else gradient.own,
-            logit_scale=measurement.scale,
-            calls=None if kernel is None else kernel.calls,
-            boundaries_seen=None if kernel is None else kernel.boundaries_seen,
-            dropped=evidence.dropped,
-        )
-        if finding.verdict != "leak" or not evidence.mixes_documents:
-            return report
-        source, target = evidence.movement.source, evidence.movement.target
-        origin = computation.origin(ask, subject.model, source, target)
-        return _located(report, source, target, origin)
-
-    def _had_effect(self, subject: Subject, answer: Answer) -> bool:
-        try:
-            without = Subject(subject.model).packed(self.packed, {"use_cache": False})
-        except _ANYTHING:  # a model that cannot do without the boundaries reads them
-            return True
-        return any(not torch.equal(one, other) for one, other in zip(answer.logits, without.logits, strict=True))
-
-
-def _located(report: PathReport, source: int, target: int, origin: Origin) -> PathReport:
-    """Add between which documents a leak is, and where in the model they begin to mix."""
-    report = replace(report, from_document=source + 1, to_document=target + 1, where=str(origin))
-    if report.kind is not None:
-        return report
-    return replace(report, kind=origin.kind, message=f"{report.message} They mix in {origin}.")
+        without = partial(Subject(subject.model).packed, self.packed, {"use_cache": False})
+        carried = without if path.carries_boundaries else None
+        return self.examination.report(path, subject, ask, computation, kernel, carried)
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -16,6 +16,9 @@ THRESHOLD: Final = 1e-5
 """Share of the logit scale above which something has moved. Rounding stays below 2e-6; the weakest leak known in a
 tiny model is 1e-1."""
 
+SCALAR_NOISE: Final = 1e-4
+"""Share of a loss above which it has moved: it is a sum of many terms."""
+
 
 @dataclass(frozen=True)
 class KernelCalls:
@@ -41,6 +44,7 @@ class Evidence:
         had_effect: whether the logits change when the boundaries are left out; None where that was not tried.
         causal: whether tokens inside a document see no later ones; None where that was not tried.
         mixes_within: whether tokens answer to earlier ones of their document; None where that was not tried.
+        noise: share of the logit scale up to which a movement may be rounding. A gradient needs no such room.
     """
 
     measurement: Measurement
@@ -49,30 +53,37 @@ class Evidence:
     had_effect: bool | None = None
     causal: bool | None = None
     mixes_within: bool | None = None
+    noise: float = THRESHOLD
 
     @property
     def leaks(self) -> bool:
-        """Whether one document reaches another, or padding a document."""
-        return self.measurement.finite and (self.mixes_documents or self.measurement.padding > THRESHOLD)
+        """Whether one document reaches another, or padding a document or a loss."""
+        padding = self.measurement.padding > self.noise or bool(self.moved_scalars)
+        return self.measurement.finite and (self.mixes_documents or padding)
+
+    @property
+    def moved_scalars(self) -> tuple[str, ...]:
+        """Losses and statistics that padding moves."""
+        return tuple(name for name, moved in self.measurement.scalars.items() if moved > max(self.noise, SCALAR_NOISE))
 
     @property
     def mixes_documents(self) -> bool:
         """Whether that is more than padding that reaches documents."""
         gradient = self.measurement.gradient
         by_gradient = gradient is not None and gradient.cross > THRESHOLD
-        return by_gradient or self.measurement.perturbation.cross > THRESHOLD
+        return by_gradient or self.measurement.perturbation.cross > self.noise
 
     @property
     def movement(self) -> Movement:
         """The test that shows the leak."""
         gradient = self.measurement.gradient
-        by_gradient = gradient is not None and self.measurement.perturbation.cross <= THRESHOLD
+        by_gradient = gradient is not None and self.measurement.perturbation.cross <= self.noise
         return gradient if gradient is not None and by_gradient else self.measurement.perturbation
 
     @property
     def differs(self) -> bool:
         """Whether documents answer otherwise than alone."""
-        return self.measurement.difference > THRESHOLD
+        return self.measurement.difference > self.noise
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,7 @@ def judge(evidence: Evidence, path: Path, places: Sequence[Place]) -> Finding:
     if evidence.causal is False:
         return Finding("differs", "causality", "Tokens see later tokens of their own document.")
     if evidence.differs:
-        return Finding("differs", *_difference(evidence.measurement, places))
+        return Finding("differs", *_difference(evidence, places))
     if evidence.kernel is not None and evidence.kernel.calls == 0:
         return Finding("inconclusive", "kernel_not_called", "The bound kernel was never called: this proves nothing.")
     if evidence.kernel is not None and not evidence.kernel.boundaries_seen:
@@ -127,6 +138,8 @@ def _unseen(measurement: Measurement) -> Finding | None:
 
 
 def _leak(evidence: Evidence, path: Path) -> tuple[Kind | None, str]:
+    if not evidence.mixes_documents and evidence.moved_scalars:
+        return "router", f"Padding counts in {', '.join(evidence.moved_scalars)}."
     if not evidence.mixes_documents:
         return "padding", "Padding reaches documents, which do not reach one another."
     movement = evidence.movement
@@ -145,18 +158,25 @@ def _leak(evidence: Evidence, path: Path) -> tuple[Kind | None, str]:
     return None, reaches
 
 
-def _difference(measurement: Measurement, places: Sequence[Place]) -> tuple[Kind, str]:
+def _difference(evidence: Evidence, places: Sequence[Place]) -> tuple[Kind, str]:
     """Name the cause of a difference without a leak by which tokens it is that differ."""
-    differs = [[value > THRESHOLD for value in document] for document in measurement.differences]
-    starts_row = [any(document) for document, place in zip(differs, places, strict=True) if place.start == 0]
-    others = [any(document) for document, place in zip(differs, places, strict=True) if place.start > 0]
-    if not any(starts_row) and all(others):
+    compared = [
+        (place, [value > evidence.noise for value in document])
+        for place, document in zip(places, evidence.measurement.differences, strict=True)
+        if document
+    ]
+    starts_row = [any(document) for place, document in compared if place.start == 0]
+    others = [document for place, document in compared if place.start > 0]
+    if others and not any(starts_row) and all(any(document) for document in others):
         return "positions", "Documents that begin a row are right, all others are not: their positions do not restart."
-    first = min(document.index(True) for document in differs if any(document))
-    if first > 1 and all(all(document[first:]) for document in differs):
+    first = min(document.index(True) for _, document in compared if any(document))
+    if first > 1 and all(all(document[first:]) for _, document in compared):
         return "window", f"Tokens from place {first} of their document on differ: a window of {first} is not kept."
-    wrong = [place.length for document, place in zip(differs, places, strict=True) if any(document)]
-    right = [place.length for document, place in zip(differs, places, strict=True) if not any(document)]
+    later = [document for document in others if len(document) > 1]
+    if others and not any(starts_row) and all(any(document[1:]) and not document[0] for document in later):
+        return "window", "Documents that begin a row are right, others only in part: a window is counted from the row."
+    wrong = [place.length for place, document in compared if any(document)]
+    right = [place.length for place, document in compared if not any(document)]
     if right and max(wrong) < min(right):
         return "length", "Only the longest documents are right: something is scaled by the longest of the batch."
     return "unexplained", "Documents answer otherwise than alone, and no cause is proved."

@@ -1,0 +1,143 @@
+"""One model, some packed documents: what the tests find on each path, and the report of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from neatpack.kernels_bridge.audit.computations import Computation, Computations
+from neatpack.kernels_bridge.audit.crossing import SENTENCES, find_crossing, pairs_of, pattern_of, telling_pair
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.paths import Path
+from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_earlier_tokens, sees_later_tokens
+from neatpack.kernels_bridge.audit.report import PathReport
+from neatpack.kernels_bridge.audit.subject import Answer, Subject
+from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, Evidence, KernelCalls, judge
+
+ANYTHING: Final = (Exception, SystemExit)
+"""What the code of a model under audit may raise: anything, and `SystemExit` where it reads a command line."""
+
+
+@dataclass
+class Examination:
+    """A model that answers to packed documents on several paths.
+
+    Attributes:
+        packed: the documents.
+        computations: what it was found to compute.
+        causal: whether tokens alone see no later ones.
+        mixes_within: whether tokens alone answer to earlier ones.
+        noise: share of the logit scale up to which a movement may be rounding.
+    """
+
+    packed: PackedDocuments
+    computations: Computations
+    causal: bool
+    mixes_within: bool
+    noise: float = THRESHOLD
+
+    def report(
+        self,
+        path: Path,
+        subject: Subject,
+        ask: Ask,
+        computation: Computation,
+        kernel: KernelCalls | None,
+        without: Callable[[], Answer] | None = None,
+    ) -> PathReport:
+        """Judge one path.
+
+        Args:
+            path: which one.
+            subject: the model, as it was asked.
+            ask: gives it the documents on this path.
+            computation: what it was found to compute there.
+            kernel: what the bound kernel saw; None where none was bound.
+            without: gives it the documents without their boundaries; None where nothing said where those are.
+        """
+        mixes_within = self.mixes_within or computation.mixes_within(ask)
+        evidence = Evidence(
+            computation.measurement, kernel, tuple(subject.dropped), mixes_within=mixes_within, noise=self.noise
+        )
+        if evidence.leaks and without is not None:
+            evidence = replace(evidence, had_effect=_had_effect(computation.answer, without))
+        if (evidence.leaks or evidence.differs) and self.causal:
+            evidence = replace(evidence, causal=computation.causal())
+        finding = judge(evidence, path, self.packed.places)
+        report = _with_numbers(PathReport(finding.verdict, finding.kind, finding.message), evidence)
+        mixes = finding.verdict == "leak" and evidence.mixes_documents
+        return self._located(report, evidence, subject, ask, computation) if mixes else report
+
+    def _located(
+        self, report: PathReport, evidence: Evidence, subject: Subject, ask: Ask, computation: Computation
+    ) -> PathReport:
+        """Add between which documents a leak is, where in the model they begin to mix, and how they do."""
+        movement = evidence.movement
+        pairs = pairs_of(movement.matrix, self.noise) or [(movement.source, movement.target)]
+        pair = telling_pair(pairs, self.packed.places)
+        origin = computation.origin(ask, subject.model, *pair)
+        unit = self.noise * max(computation.measurement.scale, torch.finfo(torch.float32).tiny)
+        crossing = find_crossing(ask, computation.answer, self.packed, pair, unit)
+        pattern = pattern_of(pairs, self.packed.places, crossing)
+        kind, message = report.kind, report.message
+        if kind is None:
+            kind = origin.kind
+            if kind in ("mixing", "recurrence") and replace(crossing, moved=origin.moved).reaches_a_little:
+                kind = "token_shift" if origin.moved == (0,) else "convolution"
+            message = f"{message} They mix in {origin}. {SENTENCES[pattern]}"
+        return replace(
+            report,
+            kind=kind,
+            message=message,
+            from_document=movement.source + 1,
+            to_document=movement.target + 1,
+            where=str(origin),
+            pattern=pattern,
+        )
+
+
+def begin_examination(packed: PackedDocuments, ask_alone: Ask, noise: float = THRESHOLD) -> Examination:
+    """Ask a model about each document alone, by which all its paths are judged."""
+    alone = ask_alone(grad=True)
+    causal = sees_later_tokens(alone, packed) is False
+    mixes_within = answers_to_earlier_tokens(ask_alone, alone, packed) > noise
+    return Examination(packed, Computations(packed, alone), causal, mixes_within, noise)
+
+
+def _with_numbers(report: PathReport, evidence: Evidence) -> PathReport:
+    measurement, kernel = evidence.measurement, evidence.kernel
+    gradient, perturbation = measurement.gradient, measurement.perturbation
+    return replace(
+        report,
+        difference=measurement.difference,
+        perturbation=perturbation.cross,
+        gradient=None if gradient is None else gradient.cross,
+        padding=measurement.padding,
+        own_perturbation=perturbation.own,
+        own_gradient=None if gradient is None else gradient.own,
+        logit_scale=measurement.scale,
+        calls=None if kernel is None else kernel.calls,
+        boundaries_seen=None if kernel is None else kernel.boundaries_seen,
+        dropped=evidence.dropped,
+        matrix=_matrix(measurement),
+    )
+
+
+def _matrix(measurement: Measurement) -> tuple[tuple[float, ...], ...]:
+    """The effect of each document on each other, by the greater of both tests."""
+    moved = measurement.perturbation.matrix
+    if measurement.gradient is None or not measurement.gradient.matrix:
+        return moved
+    both = zip(moved, measurement.gradient.matrix, strict=True)
+    return tuple(tuple(map(max, row, others)) for row, others in both)
+
+
+def _had_effect(answer: Answer, without: Callable[[], Answer]) -> bool:
+    try:
+        logits = without().logits
+    except ANYTHING:  # a model that cannot do without the boundaries reads them
+        return True
+    return any(not torch.equal(one, other) for one, other in zip(answer.logits, logits, strict=True))

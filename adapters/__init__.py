@@ -19,15 +19,20 @@ from neatpack.adapters.document_ids import (
 )
 from neatpack.adapters.gathered import (
     build_packed_sequence_metadata,
+    document_ids_from_attention_mask,
     document_ids_from_metadata,
+    document_lengths,
     flatten_packed_sequence_metadata,
     gathered_flat,
     gathered_rows,
     get_seqlens_in_batch,
     get_unpad_data,
+    host_offsets,
     is_indexed_packed_mask,
 )
+from neatpack.adapters.kernel_arguments import needs_int64_indices, varlen_kernel_kwargs, window_size
 from neatpack.adapters.labels import count_valid_targets, mask_labels
+from neatpack.adapters.layer_masks import LayerView, build_layer_masks, layer_masks_bytes
 from neatpack.adapters.loader_contract import require_supported_packing_contract, resolve_packing_contract
 from neatpack.adapters.loss import loss_weights, mtp_targets, reduce_by_document, tokens_remaining
 from neatpack.adapters.masks import block_causal_mask_bytes, build_block_causal_mask
@@ -64,6 +69,7 @@ from neatpack.adapters.slicing import (
     shard_tokens,
     split_rows,
 )
+from neatpack.adapters.spans import RowSpan, Spans, mark_spans, place_spans
 from neatpack.adapters.static import (
     StaticBounds,
     StaticRule,
@@ -89,6 +95,7 @@ from neatpack.adapters.thd import (
     thd_lengths,
     transformer_engine_kwargs,
 )
+from neatpack.adapters.token_boundaries import SpecialTokens, document_ids_from_tokens
 from neatpack.adapters.token_fields import take_places
 from neatpack.adapters.training_batch import adapt_model_inputs, enable_xdoc_attention
 from neatpack.adapters.visibility import VisibleSquare, seen_range, sees, visible_squares
@@ -102,9 +109,13 @@ __all__ = [
     "ContextLayout",
     "ContextShard",
     "Documents",
+    "LayerView",
     "PaddingSegments",
     "RowPlan",
+    "RowSpan",
     "Segments",
+    "Spans",
+    "SpecialTokens",
     "StaticBounds",
     "StaticRule",
     "StaticScan",
@@ -116,6 +127,7 @@ __all__ = [
     "block_causal_mask_bytes",
     "build_block_causal_mask",
     "build_block_mask",
+    "build_layer_masks",
     "build_packed_sequence_metadata",
     "build_position_ids",
     "canonical_document_ids",
@@ -125,6 +137,7 @@ __all__ = [
     "convert_batch_output",
     "count_seen_keys",
     "count_valid_targets",
+    "document_ids_from_attention_mask",
     "document_ids_from_flash_varlen",
     "document_ids_from_length_matrix",
     "document_ids_from_lengths",
@@ -133,6 +146,8 @@ __all__ = [
     "document_ids_from_row_offsets",
     "document_ids_from_segment_index",
     "document_ids_from_thd_lengths",
+    "document_ids_from_tokens",
+    "document_lengths",
     "document_multiple",
     "enable_xdoc_attention",
     "fla_kwargs",
@@ -144,14 +159,18 @@ __all__ = [
     "gathered_states",
     "get_seqlens_in_batch",
     "get_unpad_data",
+    "host_offsets",
     "is_document_ids",
     "is_indexed_packed_mask",
+    "layer_masks_bytes",
     "length_matrix",
     "load_batch",
     "loss_weights",
+    "mark_spans",
     "mask_function",
     "mask_labels",
     "mtp_targets",
+    "needs_int64_indices",
     "packed_seq_params_kwargs",
     "pad_documents",
     "pad_rows",
@@ -159,6 +178,7 @@ __all__ = [
     "physical_offsets",
     "physical_offsets_from_positions",
     "physical_states",
+    "place_spans",
     "plan_rows",
     "raise_if_invalid",
     "real_places",
@@ -189,5 +209,7 @@ __all__ = [
     "transformer_engine_kwargs",
     "unpack",
     "validate_document_ids",
+    "varlen_kernel_kwargs",
     "visible_squares",
+    "window_size",
 ]

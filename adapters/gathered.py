@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, is_count, tensor_problems
-from neatpack.adapters.document_ids import integer_rows_problems
+from neatpack.adapters.document_ids import canonical_document_ids, integer_rows_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
@@ -39,6 +39,34 @@ def get_seqlens_in_batch(attention_mask: Tensor | Segments) -> Tensor:
     """
     segments = _mask_segments(attention_mask)
     return segments.tensor(segments.documents.lengths)
+
+
+def document_lengths(document_ids: Tensor | Segments) -> Tensor:
+    """Count the tokens of each document, rows in order and documents in row order; int64 `[documents]`.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+
+    Example:
+        >>> document_lengths(torch.tensor([[1, 1, 2, 0], [4, 0, 4, 4]]))
+        tensor([2, 1, 3])
+    """
+    segments = as_segments(document_ids)
+    return segments.tensor(segments.documents.lengths)
+
+
+def host_offsets(document_ids: Tensor | Segments) -> tuple[int, ...]:
+    """Give the offsets of `gathered_flat` as Python ints, for calls in which a tensor on the host would be in the way.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+
+    Example:
+        >>> host_offsets(torch.tensor([[1, 1, 2, 0], [4, 0, 4, 4]]))
+        (0, 2, 3, 6)
+    """
+    offsets: list[int] = _offsets(as_segments(document_ids).documents.lengths).tolist()
+    return tuple(offsets)
 
 
 def get_unpad_data(attention_mask: Tensor | Segments) -> tuple[Tensor, Tensor, int]:
@@ -215,6 +243,28 @@ def document_ids_from_metadata(packed_token_indices: Tensor, cu_seqlens: Tensor)
     ids = np.zeros(batch * sequence, np.int64)
     ids[indices] = np.repeat(np.arange(1, rows.size + 1) - before, lengths)
     return to_tensor(ids, packed_token_indices.device).view(batch, sequence)
+
+
+def document_ids_from_attention_mask(attention_mask: Tensor) -> Tensor:
+    """Read a 2-D attention mask as ids: one that numbers documents, or a plain one, which is one document a row.
+
+    Args:
+        attention_mask: any integer dtype or bool, `[batch, sequence]`, 0 at padding.
+
+    Returns:
+        Canonical ids, int64 `[batch, sequence]`. Zeros between the tokens of a document are holes.
+
+    Raises:
+        DocumentIdsError: the mask is malformed.
+
+    Example:
+        >>> document_ids_from_attention_mask(torch.tensor([[7, 7, 3, 0], [0, 1, 1, 1]]))
+        tensor([[1, 1, 2, 0],
+                [0, 1, 1, 1]])
+        >>> document_ids_from_attention_mask(torch.tensor([[True, True, False]]))
+        tensor([[1, 1, 0]])
+    """
+    return canonical_document_ids(_mask_segments(attention_mask))
 
 
 def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import INT64_MAX, require_count, require_instance
 from neatpack.adapters.segments import Segments, as_segments, to_tensor
-from neatpack.adapters.visibility import fill_visible, require_window, visible_squares
+from neatpack.adapters.visibility import fill_visible, require_chunk, require_window, visible_squares
 from neatpack.contracts.errors import EncodingError, Problem
 
 MASK_BYTES_LIMIT: Final = 2**33
@@ -22,6 +22,8 @@ def build_block_causal_mask(
     dtype: torch.dtype = torch.bool,
     window: int | None = None,
     *,
+    chunk: int | None = None,
+    blocked: float | None = None,
     max_bytes: int = MASK_BYTES_LIMIT,
 ) -> Tensor:
     """Give the mask of causal attention inside documents. Padding and holes attend to themselves alone.
@@ -31,6 +33,8 @@ def build_block_causal_mask(
         dtype: bool, where True allows; or a floating dtype to be added to scores, 0 where allowed and the lowest
             finite number elsewhere, so that no backend makes NaN of a row.
         window: how many places a query sees, its own included; None for no limit.
+        chunk: cut each document into chunks of so many places from its start, in which attention stays; None for none.
+        blocked: what an additive mask holds where attention is not allowed, such as `-math.inf`.
         max_bytes: refuse to build a larger mask.
 
     Returns:
@@ -38,7 +42,8 @@ def build_block_causal_mask(
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        EncodingError: the dtype or the window is no such thing, or the mask would be larger than `max_bytes`.
+        EncodingError: the dtype, the window, the chunk or `blocked` is no such thing, or the mask would be larger
+            than `max_bytes`.
 
     Example:
         >>> build_block_causal_mask(torch.tensor([[1, 1, 2, 0]]))[0, 0].int()
@@ -51,16 +56,15 @@ def build_block_causal_mask(
                 [-65504.,      0.]], dtype=torch.float16)
     """
     require_window(window)
-    kind = cast("object", dtype)
-    if not isinstance(kind, torch.dtype) or (kind != torch.bool and not kind.is_floating_point):
-        remedy = "Give torch.bool, or the floating dtype of the scores."
-        raise EncodingError(Problem("dtype", "is no mask dtype", "dtype", value=dtype, remedy=remedy))
+    require_chunk(chunk)
+    require_mask_dtype(dtype)
+    added = _blocked_value(blocked, dtype)
     segments = as_segments(document_ids)
-    _require_size(segments, dtype, max_bytes)
-    visible = _visible(segments, window)
+    require_mask_size((segments.batch, 1, segments.sequence, segments.sequence), dtype, max_bytes)
+    visible = _visible(segments, window, chunk)
     if dtype == torch.bool:
         return visible
-    mask = torch.full(visible.shape, torch.finfo(dtype).min, dtype=dtype, device=segments.device)
+    mask = torch.full(visible.shape, added, dtype=dtype, device=segments.device)
     return mask.masked_fill_(visible, 0.0)
 
 
@@ -82,10 +86,48 @@ def block_causal_mask_bytes(batch: int, sequence: int, dtype: torch.dtype = torc
     return batch * sequence * sequence * dtype.itemsize
 
 
-def _visible(segments: Segments, window: int | None) -> Tensor:
+def require_mask_dtype(dtype: object) -> None:
+    """Raise unless a mask may have this dtype.
+
+    Raises:
+        EncodingError: it is no dtype, or neither bool nor floating.
+    """
+    if not isinstance(dtype, torch.dtype) or (dtype != torch.bool and not dtype.is_floating_point):
+        remedy = "Give torch.bool, or the floating dtype of the scores."
+        raise EncodingError(Problem("dtype", "is no mask dtype", "dtype", value=dtype, remedy=remedy))
+
+
+def require_mask_size(shape: tuple[int, int, int, int], dtype: torch.dtype, max_bytes: object, masks: int = 1) -> None:
+    """Raise where masks of this shape would take more bytes than are allowed.
+
+    Raises:
+        EncodingError: they would, or `max_bytes` is no count.
+    """
+    limit = require_count(max_bytes, "max_bytes", "Give how many bytes masks may take.", most=INT64_MAX)
+    size = masks * block_causal_mask_bytes(shape[0], shape[-1], dtype)
+    if size > limit:
+        what = "a mask of this shape takes" if masks == 1 else f"{masks} masks of this shape take"
+        message = f"{what} {size} bytes, and at most {limit} are allowed"
+        remedy = "Use a consumer that needs no mask, `hf_flash` or `reference`, or raise max_bytes."
+        raise EncodingError(Problem("document_ids", message, "unsupported", value=shape, remedy=remedy))
+
+
+def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
+    """Give what an additive mask holds where attention is not allowed."""
+    if blocked is None:
+        return 0.0 if dtype == torch.bool else torch.finfo(dtype).min
+    number = blocked if isinstance(blocked, (int, float)) and not isinstance(blocked, bool) else 0.0
+    if dtype == torch.bool or not number < 0:
+        message = "must be a negative number, for an additive mask"
+        remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
+        raise EncodingError(Problem("blocked", message, "value", value=blocked, remedy=remedy))
+    return float(number)
+
+
+def _visible(segments: Segments, window: int | None, chunk: int | None) -> Tensor:
     sequence = segments.sequence
     visible = _none_visible((segments.batch, 1, sequence, sequence), segments.device)
-    for square in visible_squares(segments):
+    for square in visible_squares(segments, chunk=chunk):
         places = slice(square.start, square.stop)
         fill_visible(visible[square.row, 0, places, places], window)
     for hole in segments.holes.tolist():
@@ -102,14 +144,3 @@ def _none_visible(shape: tuple[int, ...], device: torch.device) -> Tensor:
     if device.type == "cpu":
         return to_tensor(np.zeros(shape, np.bool_), device)
     return torch.zeros(shape, dtype=torch.bool, device=device)
-
-
-def _require_size(segments: Segments, dtype: torch.dtype, max_bytes: int) -> None:
-    remedy = "Give how many bytes the mask may take."
-    max_bytes = require_count(max_bytes, "max_bytes", remedy, most=INT64_MAX)
-    size = block_causal_mask_bytes(segments.batch, segments.sequence, dtype)
-    if size > max_bytes:
-        shape = (segments.batch, 1, segments.sequence, segments.sequence)
-        message = f"a mask of this shape takes {size} bytes, and at most {max_bytes} are allowed"
-        remedy = "Use a consumer that needs no mask, `hf_flash` or `reference`, or raise max_bytes."
-        raise EncodingError(Problem("document_ids", message, "unsupported", value=shape, remedy=remedy))

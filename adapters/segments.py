@@ -240,7 +240,7 @@ def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
     return [
         # Joined as int64, values past it keep their bits.
-        np.reshape(part.view(np.uint64) if tensor.dtype == torch.uint64 else part, tensor.shape)
+        np.reshape(part.astype(np.uint64) if tensor.dtype == torch.uint64 else part, tensor.shape)
         for part, tensor in zip(np.split(joined, ends), tensors, strict=True)
     ]
 

@@ -114,11 +114,15 @@ def seen_range(
     return first, query_places if causal else last
 
 
-def visible_squares(segments: Segments) -> Iterator[VisibleSquare]:
+def visible_squares(segments: Segments, *, chunk: int | None = None) -> Iterator[VisibleSquare]:
     """Give the squares of the `[sequence, sequence]` plane of each row outside which nothing but the diagonal is seen.
 
+    Args:
+        segments: scanned ids.
+        chunk: cut each document into chunks of so many places from its start, in which attention stays; None for none.
+
     Raises:
-        EncodingError: the segments are none.
+        EncodingError: the segments are none, or the chunk is no positive int.
 
     Example:
         >>> import torch
@@ -127,11 +131,14 @@ def visible_squares(segments: Segments) -> Iterator[VisibleSquare]:
         [VisibleSquare(row=0, start=1, stop=3)]
     """
     require_instance(segments, Segments, "segments", "Call as_segments(document_ids).")
+    require_chunk(chunk)
     documents = segments.documents
     for row, start, stop in zip(
         documents.rows.tolist(), documents.starts.tolist(), documents.ends.tolist(), strict=True
     ):
-        yield VisibleSquare(row, start - row * segments.sequence, stop - row * segments.sequence)
+        for first in range(start, stop, chunk or stop - start):
+            after = min(first + chunk, stop) if chunk else stop
+            yield VisibleSquare(row, first - row * segments.sequence, after - row * segments.sequence)
 
 
 def fill_visible(plane: Tensor, window: int | None = None) -> None:
@@ -179,6 +186,17 @@ def _broadcasts(value: Tensor, other: Tensor) -> bool:
 def _misshapen(field: str, value: Tensor, other: str, known: Tensor) -> EncodingError:
     message = f"does not broadcast to {other}, which is {tuple(known.shape)}"
     return EncodingError(Problem(field, message, "shape", value=tuple(value.shape), remedy="Give one value per query."))
+
+
+def require_chunk(chunk: object) -> None:
+    """Raise unless `chunk` is None or a positive int that int32 holds.
+
+    Raises:
+        EncodingError: it is something else.
+    """
+    if chunk is not None:
+        remedy = "Give the places of a chunk, or None where attention is not cut into chunks."
+        require_count(chunk, "chunk", remedy, least=1)
 
 
 def require_window(window: object) -> None:

@@ -147,6 +147,15 @@ class FlashVarlenKwargs(TypedDict, Generic[TensorT]):
     max_length_k: Longest
 
 
+class VarlenKernelKwargs(TypedDict, Generic[TensorT]):
+    """`GatheredFlat` or `PhysicalFlat` under the names that flash-attn's varlen functions read."""
+
+    cu_seqlens_q: GatheredFlatOffsets[TensorT]
+    cu_seqlens_k: GatheredFlatOffsets[TensorT]
+    max_seqlen_q: Longest
+    max_seqlen_k: Longest
+
+
 class TransformerEngineKwargs(TypedDict, Generic[TensorT]):
     """`THDFlat` under the names that Transformer Engine's attention reads; the padded offsets are always given."""
 

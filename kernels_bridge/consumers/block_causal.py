@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.adapters.layer_masks import LayerView, build_layer_masks
 from neatpack.kernels_bridge.calls import note_call
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import FULL, SLIDING, layer_types, sliding_window
@@ -51,8 +51,8 @@ def attend(
 def _arguments(model: nn.Module, call: PackedCall) -> Mapping[str, object]:
     """Give one mask, or one per kind of layer."""
     dtype = torch.bool if hf_implementation(model) == "sdpa" else _scores_dtype(model)
-    windows = {FULL: None, SLIDING: sliding_window(model)}
-    masks = {kind: build_block_causal_mask(call.segments, dtype, windows[kind]) for kind in _mask_kinds(model)}
+    views = {FULL: LayerView(), SLIDING: LayerView(window=sliding_window(model))}
+    masks = build_layer_masks(call.segments, {kind: views[kind] for kind in _mask_kinds(model)}, dtype)
     return {"attention_mask": masks if len(masks) > 1 else next(iter(masks.values()))}
 
 

@@ -19,6 +19,8 @@ from neatpack.adapters import (
     physical,
     positions,
     segments,
+    spans,
+    token_boundaries,
     training_batch,
     yielding,
 )
@@ -26,6 +28,7 @@ from neatpack.adapters.segments import Documents, Segments
 from neatpack.contracts.errors import PackingError
 from tests.adapters import (
     faults,
+    test_layer_masks,
     test_r01_ids,
     test_r02_agreement,
     test_r03_r04_r05_r06_encodings,
@@ -34,6 +37,8 @@ from tests.adapters import (
     test_r09_ownership,
     test_r10_labels,
     test_r14_r15_packing,
+    test_spans,
+    test_token_boundaries,
     test_visibility_and_masks,
 )
 from tests.adapters.faults import Plant, after, before, given, held, returns, swap
@@ -43,6 +48,7 @@ _CAUGHT: Final = (AssertionError, PackingError, pytest.fail.Exception, LookupErr
 """A property has noticed where it fails, or where something refuses or breaks."""
 
 _RULES: Final = (
+    test_layer_masks,
     test_r01_ids,
     test_r02_agreement,
     test_r03_r04_r05_r06_encodings,
@@ -51,6 +57,8 @@ _RULES: Final = (
     test_r09_ownership,
     test_r10_labels,
     test_r14_r15_packing,
+    test_spans,
+    test_token_boundaries,
     test_visibility_and_masks,
 )
 
@@ -193,6 +201,17 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("window one short", masks, "fill_visible", swap(faults.window_one_short)),
         Fault("holes seen", Segments, "holes", held(lambda holes: holes[:0])),
         Fault("squares from the row's start", masks, "visible_squares", faults.squares_from(0, 0)),
+    ],
+    "test_each_type_of_layer_gets_the_mask_of_its_view": [
+        Fault("chunks of the row", masks, "visible_squares", given(chunk=None)),
+        Fault("window one short", masks, "fill_visible", swap(faults.window_one_short)),
+    ],
+    "test_each_token_is_in_the_document_that_the_special_tokens_say": [
+        Fault("padding taken for documents", token_boundaries, "read_on_host", after(faults.last_unread)),
+    ],
+    "test_a_span_names_the_same_tokens_in_its_row": [
+        Fault("one place too long", spans, "RowSpan", after(lambda span: span._replace(stop=span.stop + 1))),
+        Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),
     ],
     "test_seeing_pair_by_pair_is_the_mask": [
         Fault("padding sees padding", test_visibility_and_masks, "sees", swap(faults.padding_sees_padding)),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import neatpack.adapters.segments
 from neatpack import adapters
 from neatpack.adapters import StaticBounds, adapt_model_inputs
 from neatpack.contracts.batch import TrainingBatch
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensor
 
 
 def _nested(values: list[Tensor], layout: torch.layout = torch.strided) -> Tensor:
-    return torch.nested.nested_tensor(values, layout=layout)
+    return torch.nested.nested_tensor(values, layout=layout)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _no_places() -> dict[str, Tensor]:
@@ -214,16 +215,16 @@ def test_a_function_of_a_batch_answers_or_leaves_it_as_it_came(call: Call) -> No
                 assert all(batch[name] is entry for name, entry in before.items())
 
 
-@pytest.mark.parametrize(
-    ("field", "call"),
-    [
-        ("document_ids", adapters.gathered_flat),
-        ("key_ids", lambda bad: adapters.sees(_IDS, bad, _IDS, _IDS)),
-        ("starts", lambda bad: adapters.seen_range(_IDS, bad, _IDS)),
-        ("values", lambda bad: adapters.reduce_by_document(bad, _IDS, "sum")),
-        ("labels", lambda bad: adapters.apply_packing_contract({**_batch(), "labels": bad}, _CONTRACT)),
-    ],
-)
+_NAMED: Final[dict[str, Call]] = {
+    "document_ids": adapters.gathered_flat,
+    "key_ids": lambda bad: adapters.sees(_IDS, bad, _IDS, _IDS),
+    "starts": lambda bad: adapters.seen_range(_IDS, bad, _IDS),
+    "values": lambda bad: adapters.reduce_by_document(bad, _IDS, "sum"),
+    "labels": lambda bad: adapters.apply_packing_contract({**_batch(), "labels": bad}, _CONTRACT),
+}
+
+
+@pytest.mark.parametrize(("field", "call"), _NAMED.items())
 def test_the_error_names_the_argument(field: str, call: Call) -> None:
     for value in _no_places().values():
         with pytest.raises(PackingError) as caught:
@@ -243,8 +244,12 @@ def test_shapes_that_do_not_broadcast_are_named(shape: tuple[int, ...]) -> None:
         assert (caught.value.problems[0].field, caught.value.problems[0].value) == (field, shape)
 
 
+def _elsewhere(_: Tensor) -> bool:
+    return False
+
+
 def test_ids_past_int64_read_with_others_are_told_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neatpack.adapters.segments._lies_on_host", lambda _: False)
+    monkeypatch.setattr(neatpack.adapters.segments, "_lies_on_host", _elsewhere)
     ids = torch.tensor([[5, 2**63 + 1, 2]], dtype=torch.uint64)
     with pytest.raises(PackingError, match="id past int64") as caught:
         adapters.check_agreement(ids, {"padding_mask": torch.zeros(1, 3, dtype=torch.bool)})

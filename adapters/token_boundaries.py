@@ -1,0 +1,132 @@
+"""Document ids from the tokens themselves: an end-of-text token ends a document, a begin-of-text token opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import runtime_checkable
+
+from neatpack.adapters.arguments import INT64_MAX, INT64_MIN, require_count, require_flag
+from neatpack.adapters.document_ids import integer_rows_problems, padding_mask_problems
+from neatpack.adapters.segments import read_on_host, to_tensor
+from neatpack.contracts.errors import EncodingError, Problem
+
+
+@runtime_checkable
+class SpecialTokens(Protocol):
+    """What is read of a tokenizer: any object with these two attributes."""
+
+    @property
+    def eos_token_id(self) -> int | Sequence[int] | None:
+        """The token that ends a document, or several that do; None where there is none."""
+        ...
+
+    @property
+    def bos_token_id(self) -> int | Sequence[int] | None:
+        """The token that opens a document; None where there is none."""
+        ...
+
+
+def document_ids_from_tokens(
+    input_ids: Tensor,
+    *,
+    eos_token_id: int | None = None,
+    bos_token_id: int | None = None,
+    tokenizer: SpecialTokens | None = None,
+    padding_mask: Tensor | None = None,
+    pad_token_id: int | None = None,
+    allow_unbroken: bool = False,
+) -> Tensor:
+    """Find the documents from special tokens. Stored boundaries are better: a document that was cut has no such token.
+
+    An end-of-text token belongs to the document that it ends, and the next token opens another. A begin-of-text token
+    opens a document. The first token of a row opens one whatever it is, and padding ends one.
+
+    Args:
+        input_ids: any integer dtype, `[batch, sequence]`.
+        eos_token_id: the token that ends a document.
+        bos_token_id: the token that opens one. Give one of the two, or both.
+        tokenizer: what the tokens come from. The ids must be its own.
+        padding_mask: bool, `[batch, sequence]`, True at padding.
+        pad_token_id: take the tokens of this id at the end of each row for padding. By default padding is known by
+            the mask alone, since many tokenizers pad with a token that texts hold as well.
+        allow_unbroken: accept a batch in which neither token occurs. A wrong id looks the same.
+
+    Returns:
+        Canonical ids, int64 `[batch, sequence]`.
+
+    Raises:
+        EncodingError: an argument is malformed; no special token is given, they are one and the same, or they are not
+            the tokenizer's; or neither occurs.
+
+    Example:
+        >>> document_ids_from_tokens(torch.tensor([[4, 5, 9, 6, 7, 9, 8]]), eos_token_id=9)
+        tensor([[1, 1, 1, 2, 2, 2, 3]])
+        >>> tokens = torch.tensor([[5, 6, 9, 7, 9, 9, 9]])
+        >>> document_ids_from_tokens(tokens, eos_token_id=9, padding_mask=torch.arange(7)[None] > 4)
+        tensor([[1, 1, 1, 2, 2, 0, 0]])
+        >>> document_ids_from_tokens(torch.tensor([[1, 3, 3, 1, 3]]), bos_token_id=1)
+        tensor([[1, 1, 1, 2, 2]])
+    """
+    _require_special_tokens(eos_token_id, bos_token_id, pad_token_id, tokenizer)
+    require_flag(allow_unbroken, "allow_unbroken")
+    problems = integer_rows_problems(input_ids, "input_ids")
+    if not problems and padding_mask is not None:
+        problems = padding_mask_problems(padding_mask, input_ids, "input_ids")
+    if problems:
+        raise EncodingError(*problems)
+    mask = torch.zeros_like(input_ids, dtype=torch.bool) if padding_mask is None else padding_mask
+    tokens, padding = read_on_host(input_ids, mask)
+    kept = padding == 0
+    if pad_token_id is not None:
+        kept = kept & (np.cumsum((tokens != pad_token_id)[:, ::-1] & kept[:, ::-1], axis=1)[:, ::-1] > 0)
+    ends, opens = kept & (tokens == eos_token_id), kept & (tokens == bos_token_id)
+    if not allow_unbroken and not ends.any() and not opens.any():
+        message = "neither the token that ends a document nor the one that opens it occurs"
+        remedy = "Check the ids, or pass allow_unbroken=True where a batch may be one document a row."
+        raise EncodingError(Problem("input_ids", message, "value", value=(eos_token_id, bos_token_id), remedy=remedy))
+    opens[:, 0] = True
+    opens[:, 1:] |= ends[:, :-1] | ~kept[:, :-1]
+    ids = np.cumsum(opens & kept, axis=1) * kept
+    return to_tensor(ids, input_ids.device)
+
+
+def _require_special_tokens(eos: object, bos: object, pad: object, tokenizer: object) -> None:
+    given = {"eos_token_id": eos, "bos_token_id": bos}
+    for field, token in {**given, "pad_token_id": pad}.items():
+        if token is not None:
+            require_count(token, field, "Give the id of a token.", least=INT64_MIN, most=INT64_MAX)
+    if eos is None and bos is None:
+        remedy = "Give eos_token_id=..., bos_token_id=..., or both, as the texts were made."
+        raise EncodingError(Problem("eos_token_id", "no token tells documents apart", "missing", remedy=remedy))
+    if eos is not None and eos == bos:
+        remedy = "Give one of the two: the token either ends documents or opens them."
+        raise EncodingError(
+            Problem("bos_token_id", "is eos_token_id as well", "disagreement", value=bos, remedy=remedy)
+        )
+    if pad is not None and pad in given.values():
+        message = "is a token that documents hold, so the padding of a row cannot be told from its last document"
+        remedy = "Pass padding_mask instead, or document_ids_from_lengths(...)."
+        raise EncodingError(Problem("pad_token_id", message, "disagreement", value=pad, remedy=remedy))
+    if tokenizer is not None:
+        for field, token in given.items():
+            _require_own_token(tokenizer, field, token)
+
+
+def _require_own_token(tokenizer: object, field: str, token: object) -> None:
+    """Compare a special token with the tokenizer's."""
+    if not hasattr(tokenizer, field):
+        remedy = "Give an object with eos_token_id and bos_token_id."
+        raise EncodingError(
+            Problem("tokenizer", f"has no {field}", "type", value=type(tokenizer).__name__, remedy=remedy)
+        )
+    own: object = getattr(tokenizer, field)
+    owns = cast("Sequence[object]", own) if isinstance(own, (list, tuple)) else (own,)
+    if token is not None and token not in owns:
+        message = f"is not the tokenizer's, {own}"
+        remedy = "Take it from the tokenizer that made the tokens."
+        raise EncodingError(Problem(field, message, "disagreement", value=token, remedy=remedy))

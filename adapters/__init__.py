@@ -66,6 +66,7 @@ from neatpack.adapters.slicing import (
     ContextLayout,
     ContextShard,
     context_places,
+    pipeline_chunk_dims,
     shard_tokens,
     split_rows,
 )
@@ -178,6 +179,7 @@ __all__ = [
     "physical_offsets",
     "physical_offsets_from_positions",
     "physical_states",
+    "pipeline_chunk_dims",
     "place_spans",
     "plan_rows",
     "raise_if_invalid",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Final
 
+from neatpack.adapters.arguments import is_choice, require_count, require_flag
+from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, LABEL_SHIFTS, BatchOutputFormat, LabelShift
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackedMaskType, PackingCapabilities
 from neatpack.contracts.errors import ContractError, Problem
 
@@ -17,21 +19,31 @@ def require_supported_packing_contract(
     eligibility: bool = False,
     xdoc: bool = False,
     trailing_padding: bool = False,
+    output_format: BatchOutputFormat = "batched",
+    sequence_length: int | None = None,
+    label_shift: LabelShift | None = None,
+    model_shifts_labels: bool = True,
 ) -> None:
     """Raise unless a loader with these policies can serve the contract. Call it before workers start.
 
-    Flash varlen kwargs are offsets over the padded rows: a document is one contiguous segment. So tokens excluded
-    inside a document cannot be expressed, nor can padding between documents that are joined.
+    Flash varlen kwargs and THD lengths count the places of the padded rows: a document is one contiguous segment. So
+    tokens excluded inside a document cannot be expressed, nor can padding between documents that are joined.
 
     Args:
         contract: of either generation.
         eligibility: whether the loader excludes tokens of documents from attention.
         xdoc: whether it joins the documents of a row.
         trailing_padding: whether it promises that padding stands only after the last document of a row.
+        output_format: "thd" if its batches leave with the lengths of every document, as `convert_batch_output` adds
+            them.
+        sequence_length: places of a row, where it is known.
+        label_shift: who shifts the labels that it yields, as `mask_labels` takes it, where it is known.
+        model_shifts_labels: whether the model, or its loss, shifts labels itself, as Hugging Face's causal models do.
 
     Raises:
         CapabilitiesError: `contract` is no packing contract.
-        ContractError: the contract cannot express what the loader would do.
+        ContractError: the contract cannot express what the loader would do, rows are longer than it allows, or labels
+            would be shifted twice or never; or an argument is none of the named.
 
     Example:
         >>> require_supported_packing_contract(PackingCapabilities("flash_varlen"), xdoc=True, trailing_padding=True)
@@ -41,14 +53,18 @@ def require_supported_packing_contract(
         neatpack.contracts.errors.ContractError: packed_mask_type = flash_varlen: cannot express tokens excluded \
 inside a document. Build the model with a consumer of masks or document ids, such as `block_causal` or `reference`.
     """
-    if PackingCapabilities.from_contract(contract).packed_mask_type != "flash_varlen":
-        return
-    remedy = "Build the model with a consumer of masks or document ids, such as `block_causal` or `reference`."
-    if eligibility:
-        raise _refusal("cannot express tokens excluded inside a document", remedy)
-    if xdoc and not trailing_padding:
-        message = "cannot express padding between documents that are joined"
-        raise _refusal(message, f"Pack so that padding trails, and pass trailing_padding=True. {remedy}")
+    capabilities = PackingCapabilities.from_contract(contract)
+    flags = {"eligibility": eligibility, "xdoc": xdoc, "trailing_padding": trailing_padding}
+    for name, value in {**flags, "model_shifts_labels": model_shifts_labels}.items():
+        require_flag(value, name, error=ContractError)
+    _require_words(output_format, label_shift)
+    _require_room(capabilities, sequence_length)
+    if label_shift is not None:
+        _require_one_shift(label_shift, model_shifts_labels)
+    physical = {"packed_mask_type": capabilities.packed_mask_type, "output_format": output_format}
+    for name, encoding in physical.items():
+        if encoding in ("flash_varlen", "thd"):
+            _require_contiguous(name, encoding, eligibility=eligibility, joined=xdoc and not trailing_padding)
 
 
 def resolve_packing_contract(
@@ -82,5 +98,47 @@ def resolve_packing_contract(
     return PackingCapabilities(mask_type)
 
 
-def _refusal(message: str, remedy: str) -> ContractError:
-    return ContractError(Problem("packed_mask_type", message, "unsupported", value="flash_varlen", remedy=remedy))
+def _require_contiguous(field: str, value: str, *, eligibility: bool, joined: bool) -> None:
+    """Raise where documents would not be contiguous segments of the padded rows."""
+    remedy = {
+        "packed_mask_type": "Build the model with a consumer of masks or document ids, such as `block_causal` or "
+        "`reference`.",
+        "output_format": 'Yield batches as they are, output_format="batched".',
+    }[field]
+    message = "cannot express tokens excluded inside a document" if eligibility else ""
+    if not eligibility and joined:
+        message = "cannot express padding between documents that are joined"
+        remedy = f"Pack so that padding trails, and pass trailing_padding=True. {remedy}"
+    if message:
+        raise ContractError(Problem(field, message, "unsupported", value=value, remedy=remedy))
+
+
+def _require_words(output_format: object, label_shift: object) -> None:
+    words: list[tuple[str, object, tuple[str, ...]]] = [("output_format", output_format, BATCH_OUTPUT_FORMATS)]
+    words += [("label_shift", label_shift, LABEL_SHIFTS)] if label_shift is not None else []
+    for field, value, known in words:
+        if not is_choice(value, known):
+            remedy = f"Give one of {', '.join(map(repr, known))}."
+            raise ContractError(Problem(field, "is unknown", "value", value=repr(value), remedy=remedy))
+
+
+def _require_room(capabilities: PackingCapabilities, sequence_length: int | None) -> None:
+    if sequence_length is None:
+        return
+    remedy = "Give the places of a row."
+    places = require_count(sequence_length, "sequence_length", remedy, least=1, error=ContractError)
+    limit = capabilities.max_sequence_length
+    if limit is not None and places > limit:
+        message = f"rows are longer than the contract's max_sequence_length, {limit}"
+        remedy = f"Pack into rows of at most {limit} places: nothing is truncated."
+        raise ContractError(Problem("sequence_length", message, "unsupported", value=places, remedy=remedy))
+
+
+def _require_one_shift(label_shift: LabelShift, model_shifts_labels: bool) -> None:
+    """Raise where both the loader and the model shift labels, or neither does."""
+    if model_shifts_labels == (label_shift == "model"):
+        return
+    message = "labels would be shifted twice" if model_shifts_labels else "labels would never be shifted"
+    remedy = "Yield labels as they are, label_shift='model'" if model_shifts_labels else "Shift them in the loader"
+    remedy += ", or say by model_shifts_labels what the model does."
+    raise ContractError(Problem("label_shift", message, "disagreement", value=repr(label_shift), remedy=remedy))

@@ -89,6 +89,38 @@ def split_rows(
     return [cast("TrainingBatch[Tensor]", part) for part in parts]
 
 
+def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
+    """Tell along which dimension a pipeline schedule cuts each entry of a yielded batch; None where it is no tensor.
+
+    `TensorChunkSpec` of `torch.distributed.pipelining` takes the dimensions. What has None goes to each microbatch as
+    it is: a maximum length stays an upper bound. Without this a schedule cuts dimension 0, which of positions of
+    several axes is the axes.
+
+    Args:
+        batch: as `apply_packing_contract` leaves it, without flat kwargs.
+
+    Raises:
+        BatchError: an entry's rows are not known, or it counts over all rows and does not survive a cut.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[1, 1], [1, 2]])
+        >>> batch = {"input_ids": ids, "labels": ids, "position_ids": ids.expand(3, 2, 2), "padding_mask": ids == 0}
+        >>> pipeline_chunk_dims(batch)
+        {'input_ids': 0, 'labels': 0, 'position_ids': 1, 'padding_mask': 0}
+    """
+    rows, _ = batch_shape(batch)
+    flat = [name for name in FLASH_FIELDS if name in batch]
+    if flat:
+        message = "counts over all rows of the batch, and does not survive a cut"
+        remedy = "Yield the batch without flat=True: a bound model derives it after the cut. Or call split_rows(...)."
+        raise BatchError(*(Problem(name, message, "unsupported", remedy=remedy) for name in flat))
+    return {
+        name: _row_axis(name, value, rows) if isinstance(value, Tensor) else None
+        for name, value in entries(batch).items()
+    }
+
+
 def shard_tokens(
     batch: TrainingBatch[Tensor], rank: int, ranks: int, layout: ContextLayout, *, label_shift: LabelShift
 ) -> ContextShard:

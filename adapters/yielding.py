@@ -43,7 +43,8 @@ def apply_packing_contract(
     Which keys come out depends on the contract alone, never on what one batch holds: always `_packed_seq_ids`
     (int64, from which a configured model derives all else after a pipeline schedule has cut the batch),
     `padding_mask`, and labels of which no target crosses a boundary; NEAT metadata and the structural `document_ids`
-    where the contract asks for them. Entries that speak of no boundary pass through.
+    where the contract asks for them. Entries that speak of no boundary pass through. `pipeline_chunk_dims` tells how a
+    pipeline schedule cuts the result.
 
     Args:
         batch: with `attention_document_ids`, or `document_ids` where no policy was applied. Whatever else in it

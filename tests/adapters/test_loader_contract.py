@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from neatpack.adapters import require_supported_packing_contract, resolve_packing_contract
+from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
 from neatpack.contracts.capabilities import PACKED_MASK_TYPES, AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, ContractError
 
@@ -35,6 +36,50 @@ def test_physical_encodings_cannot_express_every_policy(
             continue
         with pytest.raises(ContractError, match="packed_mask_type = flash_varlen"):
             require_supported_packing_contract(contract, eligibility=eligibility, xdoc=xdoc, trailing_padding=trailing)
+
+
+@pytest.mark.parametrize("eligibility", [False, True])
+@pytest.mark.parametrize("xdoc", [False, True])
+@pytest.mark.parametrize("trailing", [False, True])
+def test_lengths_cannot_express_every_policy_either(eligibility: bool, xdoc: bool, trailing: bool) -> None:
+    contract = PackingCapabilities("document_ids")
+    policies: dict[str, Any] = {"eligibility": eligibility, "xdoc": xdoc, "trailing_padding": trailing}
+    require_supported_packing_contract(contract, **policies)
+    if not eligibility and (trailing or not xdoc):
+        require_supported_packing_contract(contract, **policies, output_format="thd")
+        return
+    with pytest.raises(ContractError, match="output_format = thd"):
+        require_supported_packing_contract(contract, **policies, output_format="thd")
+
+
+def test_rows_longer_than_the_contract_allows_are_refused_before_the_first_batch() -> None:
+    contract = PackingCapabilities("document_ids", max_sequence_length=8)
+    require_supported_packing_contract(contract, sequence_length=8)
+    with pytest.raises(ContractError, match="sequence_length = 9"):
+        require_supported_packing_contract(contract, sequence_length=9)
+
+
+@pytest.mark.parametrize("shift", LABEL_SHIFTS)
+@pytest.mark.parametrize("model_shifts", [False, True])
+def test_labels_are_shifted_once(shift: LabelShift, model_shifts: bool) -> None:
+    contract = PackingCapabilities("document_ids")
+    if (shift == "model") == model_shifts:
+        require_supported_packing_contract(contract, label_shift=shift, model_shifts_labels=model_shifts)
+        return
+    with pytest.raises(ContractError, match="shifted twice" if model_shifts else "never be shifted"):
+        require_supported_packing_contract(contract, label_shift=shift, model_shifts_labels=model_shifts)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("eligibility", 1), ("xdoc", None), ("trailing_padding", "yes"), ("output_format", "bshd"), ("label_shift", 3),
+     ("sequence_length", 0), ("sequence_length", 2.0), ("model_shifts_labels", None)],
+)  # fmt: skip
+def test_what_a_loader_says_of_itself_is_checked(field: str, value: object) -> None:
+    arguments: dict[str, Any] = {field: value}
+    with pytest.raises(ContractError) as caught:
+        require_supported_packing_contract(PackingCapabilities("document_ids"), **arguments)
+    assert caught.value.problems[0].field == field
 
 
 def test_what_is_no_contract_is_refused() -> None:

@@ -11,14 +11,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.distributed.pipelining import microbatch
 
+from neatpack.adapters.agreement import FLASH_FIELDS
 from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.positions import build_position_ids
-from neatpack.adapters.slicing import context_places, shard_tokens, split_rows
+from neatpack.adapters.slicing import context_places, pipeline_chunk_dims, shard_tokens, split_rows
 from neatpack.adapters.thd import thd_lengths
+from neatpack.adapters.yielding import apply_packing_contract
 from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, PackingError
 from tests.adapters import oracle_slicing
 from tests.adapters.host_reads import host_reads
@@ -37,6 +41,33 @@ def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
         "document_ids": ids,
     }
     return cast("TrainingBatch[Tensor]", {**batch, **entries})
+
+
+@given(rows_of_ids(), st.data())
+def test_a_pipeline_schedule_cuts_as_the_dimensions_say(rows: Rows, data: st.DataObject) -> None:
+    contract = PackingCapabilities("document_ids", True, return_document_ids=True)
+    axes = torch.arange(3 * len(rows) * len(rows[0])).view(3, len(rows), -1)
+    batch = apply_packing_contract(training_batch(rows, position_ids=axes, rewards=torch.arange(len(rows))), contract)
+    count = data.draw(st.integers(1, len(rows)))
+    dims = pipeline_chunk_dims(batch)
+    chunked = cast("Any", microbatch.TensorChunkSpec)  # torch leaves it without types
+    replicated = microbatch._Replicate  # pyright: ignore[reportPrivateUsage]  # there is no public name for it
+    spec = {name: replicated if dim is None else chunked(dim) for name, dim in dims.items()}
+    _, chunks = microbatch.split_args_kwargs_into_chunks((), {**batch}, count, (), cast("Any", spec))
+    assert len(chunks) == count
+    for chunk, part in zip(chunks, split_rows(batch, count), strict=True):
+        assert chunk.keys() == part.keys()
+        for name, value in cast("dict[str, Any]", part).items():
+            assert torch.equal(chunk[name], value) if isinstance(value, Tensor) else chunk[name] == value
+
+
+def test_what_does_not_survive_a_cut_has_no_dimension() -> None:
+    batch = apply_packing_contract(training_batch([[1, 1, 2]]), PackingCapabilities("flash_varlen"), flat=True)
+    with pytest.raises(BatchError, match="does not survive a cut") as caught:
+        pipeline_chunk_dims(batch)
+    assert [problem.field for problem in caught.value.problems] == list(FLASH_FIELDS)
+    with pytest.raises(BatchError, match="no dimension of 1 rows"):
+        pipeline_chunk_dims(training_batch([[1, 1, 2]], images=torch.zeros(5, 3)))
 
 
 @given(rows_of_ids(), st.data())

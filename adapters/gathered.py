@@ -5,6 +5,7 @@ An `attention_mask` here is document ids, or a plain 0/1 or bool mask, which is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +15,14 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, is_count, tensor_problems
 from neatpack.adapters.document_ids import canonical_document_ids, integer_rows_problems
-from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import (
+    Documents,
+    Integers,
+    Segments,
+    as_segments,
+    read_on_host,
+    to_tensor,
+)
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
@@ -87,8 +95,8 @@ def get_unpad_data(attention_mask: Tensor | Segments) -> tuple[Tensor, Tensor, i
         (tensor([0, 1, 3, 4, 5]), tensor([0, 2, 3, 5], dtype=torch.int32), 2)
     """
     segments = _mask_segments(attention_mask)
-    _require_documents(segments, "Leave such batches out, or use gathered_flat.")
     flat = gathered_flat(segments)
+    _require_documents(flat.max_seqlen, "Leave such batches out, or use gathered_flat.")
     return flat.token_indices, flat.cu_seqlens, flat.max_seqlen
 
 
@@ -116,9 +124,9 @@ def build_packed_sequence_metadata(
                 [ 0,  4, -1]], dtype=torch.int32), 4)
     """
     segments = _mask_segments(attention_mask)
-    if not allow_empty:
-        _require_documents(segments, "Leave such batches out, or pass allow_empty=True.")
     rows = gathered_rows(segments)
+    if not allow_empty:
+        _require_documents(rows.max_seqlen, "Leave such batches out, or pass allow_empty=True.")
     return {
         "packed_token_indices": rows.packed_token_indices,
         "cu_seqlens": rows.cu_seqlens,
@@ -137,18 +145,16 @@ def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
         tensor([[ 0, -1,  2,  3]])
     """
     segments = as_segments(document_ids)
-    documents = segments.documents
     indices = np.empty((segments.batch, segments.sequence), np.int64)
     indices[:] = np.arange(segments.sequence)
-    flat = np.ravel(indices)
-    for run in (segments.ids == 0).nonzero()[0].tolist():
-        flat[segments.bounds[run] : segments.bounds[run + 1]] = UNUSED_OFFSET
-    used = np.arange(int(documents.counts.max())) < documents.counts[:, None]
-    offsets = np.zeros((used.shape[0], used.shape[1] + 1), np.int32)
-    offsets[:, 1:][used] = documents.lengths
-    np.cumsum(offsets, axis=1, dtype=np.int32, out=offsets)
-    offsets[:, 1:][~used] = UNUSED_OFFSET
-    return GatheredRows(segments.tensor(indices), segments.tensor(offsets), documents.longest)
+    flat = indices.ravel()
+    if segments.few is not None and segments.in_order:
+        offsets, longest = _row_offsets_of_few(segments.few, segments.batch, segments.sequence)
+    else:
+        offsets, longest = _row_offsets(segments.documents)
+    for start, stop in segments.blanks:
+        flat[start:stop] = UNUSED_OFFSET
+    return GatheredRows(segments.tensor(indices), segments.tensor(offsets), longest)
 
 
 def gathered_flat(document_ids: Tensor | Segments) -> GatheredFlat[Tensor]:
@@ -164,9 +170,13 @@ def gathered_flat(document_ids: Tensor | Segments) -> GatheredFlat[Tensor]:
     """
     segments = as_segments(document_ids)
     documents = segments.documents
-    lengths = segments.lengths[segments.kept]
-    shift = segments.bounds[segments.kept] - (np.cumsum(lengths) - lengths)
-    indices = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
+    starts, lengths = segments.bounds[segments.kept], segments.lengths[segments.kept]
+    stops = starts + lengths
+    # How much each index is greater than the one before it.
+    rises = np.ones(int(np.add.reduce(lengths)), np.int64)
+    rises[:1] = starts[:1]
+    rises[(np.cumsum(lengths) - lengths)[1:]] = starts[1:] - stops[:-1] + 1
+    indices = np.cumsum(rises, out=rises)
     return GatheredFlat(segments.tensor(indices), segments.tensor(_offsets(documents.lengths)), documents.longest)
 
 
@@ -304,10 +314,37 @@ def _mask_segments(attention_mask: Tensor | Segments) -> Segments:
     return as_segments(attention_mask, field="attention_mask")
 
 
-def _require_documents(segments: Segments, remedy: str) -> None:
-    if not segments.documents.lengths.size:
+def _require_documents(longest: int, remedy: str) -> None:
+    if not longest:
         message = "must contain at least one valid token, but all is padding"
         raise DocumentIdsError(Problem("attention_mask", message, "value", remedy=remedy))
+
+
+def _row_offsets(documents: Documents) -> tuple[npt.NDArray[np.int32], int]:
+    """Give the offsets of the documents of each row, and the tokens of the longest."""
+    used = np.arange(int(np.maximum.reduce(documents.counts))) < documents.counts[:, None]
+    offsets = np.zeros((used.shape[0], used.shape[1] + 1), np.int32)
+    offsets[:, 1:][used] = documents.lengths
+    np.cumsum(offsets, axis=1, dtype=np.int32, out=offsets)
+    offsets[:, 1:][~used] = UNUSED_OFFSET
+    return offsets, documents.longest
+
+
+def _row_offsets_of_few(
+    runs: Sequence[tuple[int, int, int]], batch: int, sequence: int
+) -> tuple[npt.NDArray[np.int32], int]:
+    """Do the same for few runs that are in order, so that each is a document or padding."""
+    rows: list[list[int]] = [[0] for _ in range(batch)]
+    lengths = [0]
+    for number, start, stop in runs:
+        if number:
+            offsets = rows[start // sequence]
+            offsets.append(offsets[-1] + stop - start)
+            lengths.append(stop - start)
+    width = max(map(len, rows))
+    for offsets in rows:
+        offsets += [UNUSED_OFFSET] * (width - len(offsets))
+    return np.array(rows, np.int32), max(lengths)
 
 
 def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:

@@ -12,7 +12,15 @@ from torch import Tensor
 from neatpack.adapters.arguments import INT32_MAX, is_choice, require_count, tensor_problems
 from neatpack.adapters.document_ids import integer_rows_problems, same_place_problems
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import (
+    Integers,
+    Segments,
+    as_segments,
+    bounds_of,
+    flags_for,
+    read_on_host,
+    to_tensor,
+)
 from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat, parse_flash_varlen_kwargs
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -77,19 +85,32 @@ def physical_offsets(
         >>> physical_offsets(torch.tensor([[2, 2, 2, 0, 0]]), longest_padding=1).cu_seqlens
         tensor([0, 3, 4, 5], dtype=torch.int32)
     """
+    segments = as_segments(document_ids)
+    bounds, longest = physical_bounds(segments, padding, longest_padding=longest_padding)
+    return PhysicalFlat(segments.tensor(bounds), longest)
+
+
+def physical_bounds(
+    segments: Segments, padding: PaddingSegments = "split", *, longest_padding: int | None = None
+) -> tuple[npt.NDArray[np.int32], int]:
+    """Give on the host what `physical_offsets` gives: the offsets, and the places of the longest segment.
+
+    Raises:
+        DocumentIdsError: as `physical_offsets`.
+        EncodingError: as `physical_offsets`.
+    """
     require_padding_segments(padding)
     _require_longest_padding(longest_padding, padding)
-    segments = as_segments(document_ids)
     require_no_holes(segments)
     bounds = segments.bounds.astype(np.int32)
     if padding == "run":
-        return PhysicalFlat(segments.tensor(bounds), int(segments.lengths.max()))
-    longest = max(segments.longest, 1)
+        return bounds, int(np.maximum.reduce(segments.lengths))
     if longest_padding is None:
-        return PhysicalFlat(segments.tensor(_cut(bounds, longest)), longest)
-    padded = int((segments.lengths * (segments.ids == 0)).max())
+        longest = max(segments.longest, 1)
+        return _cut(bounds, longest), longest
+    padded = int(np.maximum.reduce(segments.lengths * (segments.ids == 0)))
     cut = _cut(bounds, longest_padding, segments.ids == 0)
-    return PhysicalFlat(segments.tensor(cut), max(segments.longest, min(padded, longest_padding)))
+    return cut, max(segments.longest, min(padded, longest_padding))
 
 
 def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor]:
@@ -118,20 +139,22 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
         raise EncodingError(*problems)
     sequence = position_ids.shape[1]
     (positions,) = read_on_host(position_ids)
-    flat = np.ravel(positions)
-    opens = flat == 0
-    opens[::sequence] = True
-    (starts,) = opens.nonzero()
-    bounds = np.append(starts, flat.size).astype(np.int32)
-    lengths = bounds[1:] - bounds[:-1]
-    (wrong,) = (flat[bounds[1:] - 1].astype(np.int64) - flat[starts].astype(np.int64) != lengths - 1).nonzero()
+    flat = positions.ravel()
+    if flat.dtype == np.uint64:
+        flat = flat.view(np.int64)  # numpy would add in float64
+    opens = flags_for(flat.size)
+    np.equal(flat, 0, out=opens[: flat.size])
+    bounds = bounds_of(opens, flat.size, sequence)
+    starts = bounds[:-1]
+    steps = bounds[1:] - 1 - starts
+    (wrong,) = (flat[starts] + steps != flat[starts + steps]).nonzero()
     if wrong.size:
         row, position = divmod(int(bounds[wrong[0] + 1]) - 1, sequence)
-        message = f"positions do not rise by one over the {lengths[wrong[0]]} tokens that end here"
+        message = f"positions do not rise by one over the {steps[wrong[0]] + 1} tokens that end here"
         remedy = "Give text positions that restart at 0 in each document, or derive offsets from document ids."
         value = int(positions[row, position])
         raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
-    return PhysicalFlat(to_tensor(bounds, position_ids.device), int(lengths.max()))
+    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), int(np.maximum.reduce(steps)) + 1)
 
 
 def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:

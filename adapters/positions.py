@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_count
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Integers, Segments, as_segments
 
 START_REMEDY: Final = "Give the position of a document's first token, 0 for most models."
 
@@ -38,12 +38,25 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
     """
     start = require_count(start, "start", START_REMEDY)
     segments = as_segments(document_ids)
-    documents = segments.documents
-    # Every run counts from the document that opened last; where that has ended, the run is padding.
-    owner = np.maximum(np.searchsorted(documents.starts, segments.bounds[:-1], side="right") - 1, 0)
-    origins = documents.starts[owner] if documents.starts.size else segments.bounds[:-1]
-    positions = np.arange(segments.batch * segments.sequence)
-    positions -= np.repeat(origins - start, segments.lengths)
+    firsts = segments.bounds[:-1] - _origins(segments) + start
+    lasts = firsts + segments.lengths - 1
+    firsts[segments.padding] = 0
+    lasts[segments.padding] = 0
+    # How much each position is greater than the one before it.
+    rises = np.ones(segments.batch * segments.sequence, np.int64)
+    rises[segments.bounds[:-1]] = firsts
+    rises[segments.bounds[1:-1]] -= lasts[:-1]
     for run in segments.padding.tolist():
-        positions[segments.bounds[run] : segments.bounds[run + 1]] = 0
+        rises[segments.bounds[run] + 1 : segments.bounds[run + 1]] = 0
+    positions = np.cumsum(rises, out=rises)
     return segments.tensor(positions).view(segments.batch, segments.sequence)
+
+
+def _origins(segments: Segments) -> Integers:
+    """Give the place from which the positions of each run count: where the document that opened last begins."""
+    starts = segments.bounds[:-1]
+    if segments.in_order or not segments.documents.starts.size:
+        return starts
+    document = np.searchsorted(segments.documents.starts, starts, side="right") - 1
+    origins: Integers = segments.documents.starts[np.maximum(document, 0)]
+    return origins

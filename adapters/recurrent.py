@@ -14,7 +14,7 @@ from neatpack.adapters.arguments import INT32_MAX, is_choice, require_count, req
 from neatpack.adapters.document_ids import canonical_document_ids, padding_mask_problems
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.physical import PaddingSegments, physical_offsets
+from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import (
     FLAKwargs,
@@ -171,7 +171,7 @@ def physical_states(
     """
     _require_offset_dtype(dtype)
     segments = as_segments(document_ids)
-    on_host = physical_offsets(replace(segments, device=_CPU), padding).cu_seqlens.to(dtype)
+    on_host = to_tensor(physical_bounds(segments, padding)[0], _CPU).to(dtype)
     return PhysicalStates(on_host.to(segments.device, copy=True), on_host)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, require_count, require_readable
 from neatpack.adapters.layout import require_no_holes, require_trailing_padding
-from neatpack.adapters.physical import PaddingSegments, physical_offsets
+from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
 from neatpack.contracts.encodings import LengthMatrix, PhysicalRows, parse_length_matrix, parse_physical_rows
 from neatpack.contracts.errors import EncodingError, Problem
@@ -43,12 +41,11 @@ def row_offsets(
                 [0, 4, 4, 4]], dtype=torch.int32), tensor([2, 4], dtype=torch.int32))
     """
     segments = as_segments(document_ids)
-    on_host = replace(segments, device=torch.device("cpu"))
-    bounds = physical_offsets(on_host, padding).cu_seqlens.numpy()
+    bounds, _ = physical_bounds(segments, padding)
     begins = segments.sequence * np.arange(segments.batch + 1, dtype=np.int32)
     heads = np.searchsorted(bounds, begins)
     counts = heads[1:] - heads[:-1]
-    shape = (segments.batch, _checked_width(width, int(counts.max()) + 1))
+    shape = (segments.batch, _checked_width(width, int(np.maximum.reduce(counts)) + 1))
     offsets = np.full(shape, segments.sequence, np.int32)
     offsets[np.arange(shape[1]) < counts[:, None]] = bounds[:-1] - np.repeat(begins[:-1], counts)
     longest = np.maximum.reduceat(bounds[1:] - bounds[:-1], heads[:-1])

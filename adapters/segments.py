@@ -21,16 +21,24 @@ from neatpack.contracts.errors import DocumentIdsError, Problem
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-_INTEGER_DTYPES: Final = (
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
+_INTEGER_DTYPES: Final = frozenset(
+    (
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    )
 )
+
+FEW_RUNS: Final = 64
+"""Up to so many runs, a loop over Python's ints takes less time than calls of numpy do."""
+
+MANY_PLACES: Final = 2**16
+"""From so many places on, most words of eight flags hold none that is True, and are skipped as one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +64,7 @@ class Documents:
     @property
     def longest(self) -> int:
         """Tokens of the longest document, holes left out; 0 where there is no document."""
-        return int(self.lengths.max()) if self.lengths.size else 0
+        return int(np.maximum.reduce(self.lengths)) if self.lengths.size else 0
 
     @cached_property
     def ranks(self) -> Integers:
@@ -106,15 +114,25 @@ class Segments:
         return self.ids.nonzero()[0]
 
     @cached_property
+    def few(self) -> Sequence[tuple[int, int, int]] | None:
+        """The id, the start and the stop of each run as Python's ints where there are few of them, and else None."""
+        if self.ids.size > FEW_RUNS:
+            return None
+        bounds = self.bounds.tolist()
+        return list(zip(self.ids.tolist(), bounds[:-1], bounds[1:], strict=True))
+
+    @cached_property
     def in_order(self) -> bool:
         """Whether the ids of each row are positive and rise from run to run, with zeros at its end alone.
 
         Then no id comes back and no document has a hole, and neither has to be looked for.
         """
+        if self.few is not None:
+            return _few_in_order(self.few, self.sequence)
         # Less one and without a sign, zero is greater than every id.
         ranked = (self.ids - 1).astype(np.uint64)
         (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
-        return bool(self.ids.min() >= 0) and not (self.bounds[falls + 1] % self.sequence).any()
+        return bool(np.minimum.reduce(self.ids) >= 0) and not np.count_nonzero(self.bounds[falls + 1] % self.sequence)
 
     @cached_property
     def owners(self) -> Integers:
@@ -143,7 +161,7 @@ class Segments:
     def longest(self) -> int:
         """Tokens of the longest document, holes left out; 0 where there is no document."""
         if self.in_order:
-            return int((self.lengths * (self.ids != 0)).max())
+            return int(np.maximum.reduce(self.lengths * (self.ids != 0)))
         return self.documents.longest
 
     @cached_property
@@ -154,6 +172,14 @@ class Segments:
         same_row = self.rows[2:] == self.rows[:-2]
         inside = (self.ids[1:-1] == 0) & (self.ids[2:] == self.ids[:-2]) & same_row
         return np.flatnonzero(inside) + 1
+
+    @property
+    def blanks(self) -> Sequence[tuple[int, int]]:
+        """The start and the stop of each run of zeros, padding or hole, as Python's ints."""
+        if self.few is not None:
+            return [(start, stop) for number, start, stop in self.few if not number]
+        (zeros,) = (self.ids == 0).nonzero()
+        return list(zip(self.bounds[zeros].tolist(), self.bounds[zeros + 1].tolist(), strict=True))
 
     @cached_property
     def padding(self) -> Integers:
@@ -215,9 +241,10 @@ def scan_array(ids: npt.NDArray[np.integer[Any]], device: torch.device, field: s
         DocumentIdsError: with the first negative or returning id of each row, or the first past int64.
     """
     segments = _find_runs(ids, device)
-    problems = _beyond_problems(ids, field) or _value_problems(segments, field)
-    if problems:
-        raise DocumentIdsError(*problems)
+    if not segments.in_order:
+        problems = _beyond_problems(ids, field) or _value_problems(segments, field)
+        if problems:
+            raise DocumentIdsError(*problems)
     return segments
 
 
@@ -232,11 +259,11 @@ def as_segments(document_ids: Tensor | Segments, *, field: str = "document_ids")
 
 def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
     """Give integer or bool tensors as arrays: without a copy on the CPU, in one read together from a device."""
-    if all(_lies_on_host(tensor) for tensor in tensors):
-        return [tensor.detach().numpy() for tensor in tensors]
+    if all(map(_lies_on_host, tensors)):
+        return [tensor.numpy() for tensor in tensors]
     if len(tensors) == 1:
-        return [tensors[0].detach().cpu().numpy()]
-    joined = torch.cat([tensor.detach().reshape(-1).to(torch.int64) for tensor in tensors]).cpu().numpy()
+        return [tensors[0].cpu().numpy()]
+    joined = torch.cat([tensor.reshape(-1).to(torch.int64) for tensor in tensors]).cpu().numpy()
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
     return [
         # Joined as int64, values past it keep their bits.
@@ -246,25 +273,55 @@ def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
 
 
 def _lies_on_host(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu"
+    return tensor.is_cpu
 
 
 def to_tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Bring an array to a device; on the CPU the memory is shared."""
-    return torch.from_numpy(array).to(device)  # pyright: ignore[reportUnknownMemberType]
+    tensor = torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
+    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segments:
     batch, sequence = ids.shape
     flat = ids.ravel()
-    opens = np.empty(flat.size, np.bool_)
-    np.not_equal(flat[1:], flat[:-1], out=opens[1:])
-    opens[::sequence] = True
-    (starts,) = opens.nonzero()
-    bounds = np.empty(starts.size + 1, np.int64)
-    bounds[:-1] = starts
-    bounds[-1] = flat.size
-    return Segments(batch, sequence, device, bounds, flat[starts].astype(np.int64))
+    opens = flags_for(flat.size)
+    np.not_equal(flat[1:], flat[:-1], out=opens[1 : flat.size])
+    bounds = bounds_of(opens, flat.size, sequence)
+    return Segments(batch, sequence, device, bounds, flat[bounds[:-1]].astype(np.int64, copy=False))
+
+
+def flags_for(places: int) -> npt.NDArray[np.bool_]:
+    """Make flags for `bounds_of`, one for each place of the flattened rows and a few more; none is set."""
+    return np.empty(places // 8 * 8 + 8, np.bool_)
+
+
+def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integers:
+    """Give the places where a flag is True, those where rows begin, and the end of the last one. It sets flags."""
+    opens[places:] = False
+    opens[: places + 1 : sequence] = True
+    if places < MANY_PLACES:
+        return opens.nonzero()[0]
+    words = np.frombuffer(opens, np.uint64)
+    (some,) = (words != 0).nonzero()
+    if some.size > words.size // 4:
+        return opens.nonzero()[0]
+    (inside,) = np.frombuffer(words[some], np.bool_).nonzero()
+    bounds: Integers = (some * 8)[inside >> 3] + (inside & 7)
+    return bounds
+
+
+def _few_in_order(runs: Sequence[tuple[int, int, int]], sequence: int) -> bool:
+    greatest = 0
+    for number, start, _ in runs:
+        if start % sequence == 0:
+            greatest = 0
+        # Zero is greater than every id.
+        rank = number or INT64_MAX + 1
+        if rank <= greatest:
+            return False
+        greatest = rank
+    return True
 
 
 def _form_problems(value: object, field: str) -> list[Problem]:
@@ -285,7 +342,7 @@ def _form_problems(value: object, field: str) -> list[Problem]:
         remedy = "Cut the batch along its rows."
         message = f"has more places than int32 offsets can count, {INT32_MAX}"
         problems.append(Problem(field, message, "shape", value=tuple(value.shape), remedy=remedy))
-    if value.device.type == "meta":
+    if value.is_meta:
         remedy = "Derive boundaries from ids that lie on a real device."
         problems.append(Problem(field, "is a meta tensor, without data", "device", value="meta", remedy=remedy))
     return problems
@@ -306,8 +363,6 @@ def _beyond_problems(ids: npt.NDArray[np.integer[Any]], field: str) -> list[Prob
 
 def _value_problems(segments: Segments, field: str) -> list[Problem]:
     """List negative ids and ids that come back, the first of each row. It reads the table, not the tokens."""
-    if segments.in_order:
-        return []
     problems: list[Problem] = []
     if segments.ids.min() >= 0:
         return _return_problems(segments, field)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from neatpack.contracts.errors import PackingError
-from neatpack.kernels_bridge.terminal import show, terminal_width
+from neatpack.kernels_bridge.terminal import progress_of, show, terminal_width
 
 if TYPE_CHECKING:
     from neatpack.kernels_bridge.audit.targets import Target
@@ -56,11 +56,19 @@ def _parser() -> argparse.ArgumentParser:
 
     audit = commands.add_parser("audit", help="prove that models keep the documents of a row apart, or show the leak")
     audit.add_argument(
-        "targets", nargs="+", metavar="TARGET", help="a Transformers model type, or package.module:callable"
+        "targets", nargs="*", metavar="TARGET", help="a Transformers model type, or package.module:callable"
     )
+    audit.add_argument(
+        "--all", action="store_true", help="audit every causal language model that this Transformers can build"
+    )
+    audit.add_argument(
+        "--resume", type=Path, metavar="FILE", help="with --all: keep finished audits in FILE, and go on where it ends"
+    )
+    audit.add_argument("--workers", type=_positive, metavar="N", help="with --all: models audited at a time")
+    audit.add_argument("--page", action="store_true", help="with --all: print the page of the documentation")
     audit.add_argument("--text", nargs="+", type=Path, metavar="PATH", help="files or folders to cut documents from")
     audit.add_argument("--json", action="store_true", help="print the report as JSON")
-    audit.set_defaults(command=_audit)
+    audit.set_defaults(command=_audit, misuse=audit.error)
 
     doctor = commands.add_parser("doctor", help="show versions, and which kernels are usable here")
     doctor.set_defaults(command=_doctor)
@@ -71,7 +79,53 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be positive: {text}")
+    return value
+
+
 def _audit(given: argparse.Namespace) -> int:
+    _require_targets(given)
+    return _audit_everything(given) if given.all else _audit_targets(given)
+
+
+def _require_targets(given: argparse.Namespace) -> None:
+    """Leave with what is wrong where the command line names nothing to audit, or asks for what only --all has."""
+    of_all = {"--resume": given.resume, "--workers": given.workers, "--page": given.page or None}
+    misplaced = [name for name, value in of_all.items() if value is not None]
+    if bool(given.targets) == given.all:
+        given.misuse("give either targets or --all")
+    if misplaced and not given.all:
+        given.misuse(f"{', '.join(misplaced)}: only with --all")
+
+
+def _audit_everything(given: argparse.Namespace) -> int:
+    from neatpack.kernels_bridge.audit.everything import audit_everything
+    from neatpack.kernels_bridge.audit.families_page import families_page
+    from neatpack.kernels_bridge.audit.overview import overview_lines
+    from neatpack.kernels_bridge.audit.tiny_models import model_types
+
+    names = model_types()
+    with progress_of(len(names), sys.stderr) as advance:
+        report = audit_everything(
+            names,
+            texts=given.text or (),
+            resume=given.resume,
+            workers=given.workers,
+            progress=lambda model: advance(f"{model.name}: {model.outcome}"),
+        )
+    if given.json:
+        sys.stdout.write(report.dumps() + "\n")
+    elif given.page:
+        sys.stdout.write(families_page(report))
+    else:
+        show(overview_lines(report, terminal_width()), sys.stdout)
+    return CLEAN if report.is_clean else NOT_CLEAN
+
+
+def _audit_targets(given: argparse.Namespace) -> int:
     from neatpack.kernels_bridge.audit.run import audit_models
     from neatpack.kernels_bridge.audit.table import table_lines
     from neatpack.kernels_bridge.audit.targets import parse_target

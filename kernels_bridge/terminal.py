@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal, TextIO
 
 Style = Literal[
@@ -57,3 +59,26 @@ def show(lines: Iterable[Line], stream: TextIO) -> None:
     else:
         stream.write(plain(lines) + "\n")
     stream.flush()
+
+
+@contextmanager
+def progress_of(total: int, stream: TextIO) -> Generator[Callable[[str], None], None, None]:
+    """Give a function to call with a few words whenever one of `total` pieces is done.
+
+    On a terminal where rich is installed it moves a bar; elsewhere it writes a line a piece.
+    """
+    if stream.isatty() and importlib.util.find_spec("rich") is not None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(file=stream), transient=True) as bar:
+            task = bar.add_task("", total=total)
+            yield lambda words: bar.update(task, advance=1, description=words)
+        return
+    done = count(1)
+
+    def tell(words: str) -> None:
+        stream.write(f"[{next(done)}/{total}] {words}\n")
+        stream.flush()
+
+    yield tell

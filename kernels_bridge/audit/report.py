@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Final, Literal, cast, get_args
 
 from typing_extensions import TypedDict
@@ -151,11 +152,29 @@ class EnvironmentJSON(TypedDict):
     threshold: float
 
 
+class FiguresJSON(TypedDict):
+    """How long the audit took, in seconds.
+
+    `median_seconds` and `total_seconds` are of the models that were audited, null and 0 without any; `wall_seconds` is
+    what the caller waited, while `workers` models were audited at a time. `not_audited` models could not be built or
+    run, and `resumed` ones were taken from an earlier run.
+    """
+
+    models: int
+    not_audited: int
+    resumed: int
+    workers: int
+    median_seconds: float | None
+    total_seconds: float
+    wall_seconds: float
+
+
 class ReportJSON(TypedDict):
     """The whole report, as `neatpack audit --json` prints it."""
 
     schema_version: int
     environment: EnvironmentJSON
+    figures: FiguresJSON
     models: list[ModelJSON]
 
 
@@ -234,6 +253,12 @@ class ModelReport:
         configured = self.paths.get("configured")
         return configured is not None and configured.verdict == "clean"
 
+    @property
+    def outcome(self) -> str:
+        """The verdict on the configured path, or that there is none."""
+        configured = self.paths.get("configured")
+        return "not audited" if self.error is not None or configured is None else configured.verdict
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -251,23 +276,47 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Run:
+    """How models were audited: what the caller waited, how many at a time, and how many an earlier run had done."""
+
+    wall_seconds: float = 0.0
+    workers: int = 1
+    resumed: int = 0
+
+
+@dataclass(frozen=True)
 class Report:
     """The audits of several models in one environment."""
 
     environment: Environment
     models: tuple[ModelReport, ...]
+    run: Run = Run()
 
     @property
     def is_clean(self) -> bool:
         """Whether every model was audited and its configured path is clean."""
         return bool(self.models) and all(model.is_clean for model in self.models)
 
+    def figures(self) -> FiguresJSON:
+        """Count the models, and the seconds that they took."""
+        seconds = [model.seconds for model in self.models if model.error is None]
+        return {
+            "models": len(self.models),
+            "not_audited": len(self.models) - len(seconds),
+            "resumed": self.run.resumed,
+            "workers": self.run.workers,
+            "median_seconds": round(median(seconds), 3) if seconds else None,
+            "total_seconds": round(sum(seconds), 3),
+            "wall_seconds": round(self.run.wall_seconds, 3),
+        }
+
     def as_json(self) -> ReportJSON:
         """Give the report in the shape that is printed."""
         return {
             "schema_version": SCHEMA_VERSION,
             "environment": cast("EnvironmentJSON", asdict(self.environment)),
-            "models": [_model_json(model) for model in self.models],
+            "figures": self.figures(),
+            "models": [model_json(model) for model in self.models],
         }
 
     def dumps(self) -> str:
@@ -275,7 +324,8 @@ class Report:
         return json.dumps(self.as_json(), indent=2, allow_nan=False)
 
 
-def _model_json(model: ModelReport) -> ModelJSON:
+def model_json(model: ModelReport) -> ModelJSON:
+    """Give one model in the shape that is printed."""
     return {
         "name": model.name,
         "class": model.class_name,

@@ -28,7 +28,7 @@ from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Pa
 from neatpack.kernels_bridge.audit.probes import Ask
 from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.remedies import with_remedies
-from neatpack.kernels_bridge.audit.report import Configured, Environment, ModelReport, PathReport, Report
+from neatpack.kernels_bridge.audit.report import Configured, Environment, ModelReport, PathReport, Report, Run
 from neatpack.kernels_bridge.audit.subject import Subject
 from neatpack.kernels_bridge.audit.targets import Target, layer_windows
 from neatpack.kernels_bridge.audit.texts import excerpts
@@ -71,13 +71,14 @@ def audit_models(
         'no_mixing'
     """
     excerpts(texts, LENGTHS)
+    started = time.perf_counter()
     with _undisturbed():
-        environment = _environment()
+        environment = audit_environment()
         models = [
             _audit_model(target, texts, _numbered(progress, f"[{index}/{len(targets)}] {target.name}"), paths)
             for index, target in enumerate(targets, start=1)
         ]
-    return Report(environment, tuple(models))
+    return Report(environment, tuple(models), Run(time.perf_counter() - started))
 
 
 def _audit_model(
@@ -205,14 +206,15 @@ def _numbered(progress: Progress, prefix: str) -> Progress:
     return lambda message: progress(f"{prefix}: {message}")
 
 
-def _environment() -> Environment:
+def audit_environment() -> Environment:
+    """Say where and under which versions an audit runs."""
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(),
         neatpack=neatpack.__version__,
         torch=torch.__version__,
         transformers=_version("transformers"),
-        threads=torch.get_num_threads(),
+        threads=1,
         dtype="float32",
         device="cpu",
         threshold=THRESHOLD,

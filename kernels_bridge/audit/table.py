@@ -12,7 +12,7 @@ from neatpack.kernels_bridge.terminal import Line, Span, Style, line
 WIDE: Final = 112
 """Columns from which on what to do stands in the row, and not below it."""
 
-_STYLES: Final[dict[Verdict, Style]] = {
+VERDICT_STYLES: Final[dict[Verdict, Style]] = {
     "clean": "green",
     "differs": "yellow",
     "leak": "bold red",
@@ -58,7 +58,7 @@ def _path_lines(name: str, path: PathReport, width: int) -> Iterator[Line]:
     verdict = path.verdict.upper() if path.verdict == "leak" else path.verdict
     row: Line = (
         Span(_cells((name,), _COLUMNS[:1]) + " "),
-        Span(f"{verdict:<{_COLUMNS[1]}} ", _STYLES[path.verdict]),
+        Span(f"{verdict:<{_COLUMNS[1]}} ", VERDICT_STYLES[path.verdict]),
         Span(_cells((path.kind or "-", *numbers, calls), _COLUMNS[2:])),
     )
     advice = _advice(path)
@@ -100,7 +100,10 @@ def _conclusion(report: Report, width: int) -> Iterator[Line]:
         clean = "clean" if model.is_clean else f"not clean: {verdict}"
         consumer = f", by consumer {model.configured.consumer}" if model.configured.consumer else ""
         words = f"the configured path is {clean}{consumer}"
-        yield (Span(f"{model.name:<{longest}}  ", "bold"), Span(words[: max(0, width - longest - 2)], _STYLES[verdict]))
+        yield (
+            Span(f"{model.name:<{longest}}  ", "bold"),
+            Span(words[: max(0, width - longest - 2)], VERDICT_STYLES[verdict]),
+        )
 
 
 def _wrapped(text: str, width: int, style: Style, indent: int = _INDENT) -> Iterator[Line]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
@@ -19,6 +20,7 @@ from neatpack.kernels_bridge.audit.tiny_sizes import (
     KEY_VALUE_HEADS,
     LAYER_COUNTS,
     LAYER_KINDS,
+    NOT_ALONE,
     SIZES,
 )
 
@@ -60,20 +62,36 @@ def require_model_type(name: str) -> None:
     raise ModelError(Problem("model type", "is unknown to this Transformers", "value", value=name, remedy=remedy))
 
 
+@cache
 def tiny_config(name: str) -> PreTrainedConfig:
     """Shrink the default configuration of a model type, keeping one layer of every kind. Of several towers, the text.
 
+    The configuration is one object every time: copy it before it is changed.
+
     Raises:
-        ModelError: `name` is unknown.
+        ModelError: `name` is unknown, or does not answer to tokens alone.
     """
     require_model_type(name)
-    transformers = import_module("transformers")
-    default = transformers.CONFIG_MAPPING[name]()
-    if "text_config" in default.sub_configs:
-        default = default.get_text_config()
+    if name in NOT_ALONE:
+        raise ModelError(Problem("model type", NOT_ALONE[name], "unsupported", value=name))
+    default = import_module("transformers").CONFIG_MAPPING[name]()
+    config = shrunk(default.get_text_config() if "text_config" in default.sub_configs else default)
+    if hasattr(config, "is_decoder"):  # an encoder that also comes with a causal language model
+        config.is_decoder = True
+    return config
+
+
+def shrunk(default: PreTrainedConfig) -> PreTrainedConfig:
+    """Make a configuration, and those inside it, tiny."""
     fields = cast("dict[str, object]", default.to_dict())
-    small = type(default)(**{**_small_fields(fields), **EXCEPTIONS.get(default.model_type, {})})
-    return cast("PreTrainedConfig", small)
+    exceptions = EXCEPTIONS.get(default.model_type, {})
+    parts = {
+        name: shrunk(part)
+        for name in default.sub_configs
+        if name not in exceptions and (part := getattr(default, name, None)) is not None
+    }
+    build = cast("Callable[..., PreTrainedConfig]", type(default))
+    return build(**{**_small_fields(fields), **parts, **exceptions})
 
 
 def tiny_model_class(name: str) -> type[nn.Module]:
@@ -82,12 +100,16 @@ def tiny_model_class(name: str) -> type[nn.Module]:
     Raises:
         ModelError: `name` is unknown, or its text tower is no causal language model.
     """
-    known = import_module("transformers").MODEL_FOR_CAUSAL_LM_MAPPING
+    transformers = import_module("transformers")
+    known = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     config_class = type(tiny_config(name))
-    if config_class not in known:
+    if config_class in known:
+        return cast("type[nn.Module]", known[config_class])
+    whole = known[transformers.CONFIG_MAPPING[name]]
+    if whole.config_class is not config_class:
         message = f"has no causal language model for its text ({config_class.__name__})"
         raise ModelError(Problem("model type", message, "unsupported", value=name))
-    return cast("type[nn.Module]", known[config_class])
+    return cast("type[nn.Module]", whole)
 
 
 def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
@@ -105,10 +127,9 @@ def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
         >>> sum(parameter.numel() for parameter in model.parameters()) < LARGEST
         True
     """
-    options = {} if attention is None else {"attn_implementation": attention}
     _require_tiny(name)
     with seeded():
-        model = _from_config(tiny_config(name), **options)
+        model = _build(name, attention)
     redraw_weights(model)
     return model.eval()
 
@@ -135,16 +156,17 @@ def _fan_in(module: nn.Module, weight: torch.Tensor) -> int:
     return weight.shape[-1]
 
 
-def _from_config(config: PreTrainedConfig, **options: str) -> nn.Module:
-    auto = import_module("transformers").AutoModelForCausalLM
-    return cast("nn.Module", auto.from_config(config, dtype=torch.float32, **options))
+def _build(name: str, attention: str | None) -> nn.Module:
+    build: Callable[..., object] = getattr(tiny_model_class(name), "_from_config")  # noqa: B009  # private, typed Any
+    options = {} if attention is None else {"attn_implementation": attention}
+    return cast("nn.Module", build(deepcopy(tiny_config(name)), dtype=torch.float32, **options))
 
 
 @cache
 def _require_tiny(name: str) -> None:
     """Check the size of a model before any memory is taken for it."""
     with torch.device("meta"):
-        model = _from_config(tiny_config(name))
+        model = _build(name, None)
     count = sum(parameter.numel() for parameter in model.parameters())
     if count > LARGEST:
         largest = max(model.named_parameters(), key=lambda item: item[1].numel())

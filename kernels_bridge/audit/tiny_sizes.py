@@ -155,8 +155,10 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
             "d_model",
             "dim_model_base",
             "embedding_dim",
+            "emb_dim",
             "embedding_size",
             "hidden_size",
+            "hidden_size_global",
             "input_embedding_size",
             "lru_width",
             "n_embd",
@@ -200,13 +202,64 @@ SIZES: Final[Mapping[str, int]] = {field: size for size, fields in _FIELDS_OF_SI
 """The tiny value of each field, by its name."""
 
 EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+    "blt": {"encoder_hash_byte_group_vocab": 64, "encoder_hash_byte_group_size": [3]},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    },
+    "phi4_multimodal_audio": {"nemo_conv_channels": 16, "ext_pw_out_channel": 32},
+    "reformer": {
+        "is_decoder": True,
+        "attn_layers": ["local", "lsh"],
+        "axial_pos_embds_dim": [16, 16],
+        "axial_pos_shape": [8, 16],
+        "num_buckets": 4,
+        "local_attn_chunk_length": WINDOW,
+        "lsh_attn_chunk_length": WINDOW,
+    },
+    "xlm": {"causal": True},
+    "xmod": {"default_language": "en_XX"},
     "bamba": {"attn_layer_indices": [1], "mamba_n_groups": 1},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "dots3_note_text": {
+        "per_layer_config": {
+            1: {
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+                "q_lora_rank": 16,
+                "kv_lora_rank": 16,
+                "head_dim": 16,
+                "qk_nope_head_dim": 8,
+                "qk_rope_head_dim": 8,
+                "v_head_dim": 8,
+            }
+        }
+    },
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_groups": 1},
-    "gemma3n_text": {"intermediate_size": 64, "activation_sparsity_pattern": [0.0, 0.0]},
+    "flint": {"mlp_only_layers": [0]},
+    "gemma3n_text": {
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "num_kv_shared_layers": 2,
+        "intermediate_size": 64,
+        "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0, 0.0, 0.0],
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "inkling2_text": {
+        "num_hidden_layers": 3,
+        "layer_types": ["hybrid_sliding", "hybrid_sliding", "hybrid"],
+        "n_layers_per_attn_res_block": 3,
+    },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
@@ -231,3 +284,10 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
     "zaya": {"num_experts_per_tok": 1},
 }
 """Fields of one family, by model type, where the sizes above contradict each other or miss a kind of layer."""
+
+NOT_ALONE: Final[Mapping[str, str]] = {
+    "gemma4_assistant": "drafts from the states of another model",
+    "musicgen": "predicts several codebooks of audio for each place",
+    "musicgen_melody": "predicts several codebooks of audio for each place",
+}
+"""Model types whose causal language model does not answer to tokens alone, and why."""

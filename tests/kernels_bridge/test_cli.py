@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from neatpack.contracts.errors import PackingError
+from neatpack.kernels_bridge.audit.report import ModelReport, Report
 from neatpack.kernels_bridge.audit.run import audit_models
+from neatpack.kernels_bridge.audit.targets import parse_target
+from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
 from neatpack.kernels_bridge.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -91,12 +95,61 @@ def test_what_cannot_be_done_gives_2_and_says_why(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["audit"], ["inspect"], ["no-such-command"], ["audit", CLEAN, "--no-option"]]
+    "arguments",
+    [
+        [],
+        ["audit"],
+        ["audit", CLEAN, "--all"],
+        ["audit", CLEAN, "--workers", "2"],
+        ["audit", CLEAN, "--page"],
+        ["audit", "--all", "--workers", "0"],
+        ["inspect"],
+        ["no-such-command"],
+        ["audit", CLEAN, "--no-option"],
+    ],
 )
 def test_misuse_gives_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
+
+
+@pytest.fixture
+def everything(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Let `--all` mean two families, audited in this process, and note what was asked for."""
+    asked: dict[str, object] = {}
+    report = audit_models([parse_target(CLEAN), parse_target(LEAKS)], read_texts(default_paths()))
+
+    def audit_here(names: list[str], *, progress: Callable[[ModelReport], None], **options: object) -> Report:
+        asked.update(options, names=names)
+        for model in report.models:
+            progress(model)
+        return report
+
+    monkeypatch.setattr("neatpack.kernels_bridge.audit.tiny_models.model_types", lambda: [CLEAN, LEAKS])
+    monkeypatch.setattr("neatpack.kernels_bridge.audit.everything.audit_everything", audit_here)
+    return asked
+
+
+def test_all_model_types_are_audited_as_asked_for(
+    everything: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "state.jsonl"
+    assert main(["audit", "--all", "--resume", str(file), "--workers", "3"]) == 1
+    out, err = capsys.readouterr()
+    assert everything == {"names": [CLEAN, LEAKS], "texts": (), "resume": file, "workers": 3}
+    assert err == f"[1/2] {CLEAN}: clean\n[2/2] {LEAKS}: refused\n"
+    assert "2 models audited, 0 not." in out
+
+
+@pytest.mark.usefixtures("everything")
+def test_all_can_be_printed_as_json_and_as_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--all", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["figures"]["models"] == 2
+    assert report["figures"]["median_seconds"] > 0
+    assert main(["audit", "--all", "--page"]) == 1
+    assert capsys.readouterr().out.startswith("# Audited families\n")
 
 
 def test_the_current_folder_is_importable_for_the_audit_only(

@@ -87,6 +87,7 @@ from neatpack.adapters.static import (
     static_thd_lengths,
 )
 from neatpack.adapters.thd import (
+    check_thd_offsets,
     convert_batch_output,
     document_ids_from_thd_lengths,
     flatten_thd_lengths,
@@ -133,6 +134,7 @@ __all__ = [
     "build_position_ids",
     "canonical_document_ids",
     "check_agreement",
+    "check_thd_offsets",
     "collate_documents",
     "context_places",
     "convert_batch_output",

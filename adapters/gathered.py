@@ -223,12 +223,17 @@ def flatten_packed_sequence_metadata(
     return to_tensor(flat, packed_token_indices.device), to_tensor(flat_offsets, cu_seqlens.device)
 
 
-def document_ids_from_metadata(packed_token_indices: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Find the ids again from batch-major NEAT metadata.
+def document_ids_from_metadata(
+    packed_token_indices: Tensor, cu_seqlens: Tensor, shape: tuple[int, int] | None = None
+) -> Tensor:
+    """Find the ids again from NEAT metadata.
 
     Args:
-        packed_token_indices: int32 or int64, `[batch, sequence]`, row-local, negative where unused.
-        cu_seqlens: int32 or int64, `[batch, boundaries]`, row-local gathered offsets, negative where unused.
+        packed_token_indices: int32 or int64, `[batch, sequence]`, row-local, negative where unused; or, where `shape`
+            is given, `[tokens]` indices into the flattened `batch * sequence` as well.
+        cu_seqlens: int32 or int64, `[batch, boundaries]`, row-local gathered offsets, negative where unused; or
+            `[documents + 1]`.
+        shape: `(batch, sequence)` of the tokens; needed for flat metadata, which does not tell where a row ends.
 
     Returns:
         Canonical ids, int64 `[batch, sequence]`; holes are 0.
@@ -239,11 +244,13 @@ def document_ids_from_metadata(packed_token_indices: Tensor, cu_seqlens: Tensor)
     Example:
         >>> document_ids_from_metadata(torch.tensor([[0, -1, 2, 3]]), torch.tensor([[0, 2, 3]]))
         tensor([[1, 0, 1, 2]])
+        >>> document_ids_from_metadata(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3]), (1, 4))
+        tensor([[1, 0, 1, 2]])
     """
-    problems = integer_rows_problems(packed_token_indices, "packed_token_indices")
+    problems = [] if shape is not None else integer_rows_problems(packed_token_indices, "packed_token_indices")
     if problems:
         raise EncodingError(*problems)
-    batch, sequence = packed_token_indices.shape
+    batch, sequence = packed_token_indices.shape if shape is None else shape
     flat_indices, flat_offsets = flatten_packed_sequence_metadata(packed_token_indices, cu_seqlens, batch, sequence)
     indices, offsets = read_on_host(flat_indices, flat_offsets)
     lengths = np.diff(offsets)

@@ -164,6 +164,56 @@ def flatten_thd_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> TH
     return _flat(real[used], padded[used], lengths.seq_lens.device)
 
 
+def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tensor]) -> None:
+    """Check offsets of THD against the ids that came with them. All are read from their device together.
+
+    Offsets may count real tokens alone, or places: then each document is a segment that ends with its last token or
+    with the padding after it, and never beyond its row.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
+        given: offsets by the name that errors call them, `[boundaries]` or `[1, boundaries]`, negative where unused.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+        EncodingError: offsets are no integers, of another shape, or cut elsewhere than the ids.
+
+    Example:
+        >>> check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), {"cu_seqlens": torch.tensor([0, 2, 4])})
+        >>> check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), {"cu_seqlens": torch.tensor([0, 3, 4])})
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.EncodingError: cu_seqlens = [0, 3, 4]: cuts elsewhere than the document ids do. \
+Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
+    """
+    segments = as_segments(document_ids)
+    for field, offsets in given.items():
+        if offsets.ndim not in (1, 2) or (offsets.ndim == 2 and len(offsets) != 1) or offsets.is_floating_point():
+            message = "must be integers [boundaries], the offsets of one stream"
+            raise EncodingError(Problem(field, message, "shape", value=(tuple(offsets.shape), offsets.dtype)))
+    for field, found in zip(given, read_on_host(*given.values()), strict=True):
+        cuts = np.unique(found[found >= 0])
+        if not (np.array_equal(cuts, _offsets(segments.documents.lengths)) or _cuts_places(cuts, segments)):
+            message = "cuts elsewhere than the document ids do"
+            remedy = "Boundaries come from the document ids alone: leave this out, or derive both from the same ids."
+            value = found.ravel().tolist()
+            raise EncodingError(Problem(field, message, "disagreement", value=value, remedy=remedy))
+
+
+def _cuts_places(cuts: Integers, segments: Segments) -> bool:
+    """Whether every document is a segment, with or without the padding that follows it in its row."""
+    documents = segments.documents
+    if not cuts.size or cuts[0] != 0 or segments.holes.size or cuts[-1] > segments.batch * segments.sequence:
+        return False
+    latest = (documents.rows + 1) * segments.sequence
+    latest[:-1] = np.minimum(latest[:-1], documents.starts[1:])
+    after = np.searchsorted(cuts, documents.starts, side="right")
+    if (after == cuts.size).any():
+        return False
+    opens, closes = cuts[after - 1], cuts[after]
+    return bool((opens == documents.starts).all() and ((closes >= documents.ends) & (closes <= latest)).all())
+
+
 def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tensor:
     """Mark the places of the stream that hold a token; padding is inside documents' slots and beyond the last one.
 

@@ -65,12 +65,13 @@ class Rejected:
 Decision: TypeAlias = Accepted | Rejected
 """Selection is data: it can be printed, compared and tested."""
 
-ConsumerName = Literal["declared", "hf_flash", "block_causal", "reference"]
+ConsumerName = Literal["native_fa4", "declared", "hf_flash", "block_causal", "reference"]
 """The consumers that neatpack itself registers, in order of preference."""
 
 CONSUMER_NAMES: Final[tuple[ConsumerName, ...]] = get_args(ConsumerName)
 
 PREFERENCE: Final[Mapping[ConsumerName, str]] = {
+    "native_fa4": "the author says that the layers call this kernel",
     "declared": "the author says what the model takes",
     "hf_flash": "the flash kernel that the model was built with",
     "block_causal": "the dense attention that the model was built with",

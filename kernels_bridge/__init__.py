@@ -9,6 +9,7 @@ from neatpack.kernels_bridge.configure import (
     configure_packing_for_models,
     validate_flash_packing_support,
 )
+from neatpack.kernels_bridge.consumers.native_fa4 import native_fa4_attention
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.models import get_model_attn_implementation
 from neatpack.kernels_bridge.reference import varlen_attention
@@ -32,6 +33,7 @@ __all__ = [
     "get_consumer",
     "get_model_attn_implementation",
     "get_packing_capabilities",
+    "native_fa4_attention",
     "register_consumer",
     "unregister_consumer",
     "use_consumer",

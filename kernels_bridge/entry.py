@@ -9,8 +9,9 @@ from typing import Final
 from torch import Tensor, nn
 
 from neatpack.adapters.agreement import scan_agreeing
-from neatpack.adapters.gathered import document_ids_from_metadata, flatten_packed_sequence_metadata
+from neatpack.adapters.gathered import document_ids_from_metadata
 from neatpack.adapters.segments import Segments
+from neatpack.adapters.thd import check_thd_offsets
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BoundariesMissingError, EncodingError, Problem
 from neatpack.kernels_bridge.models import positional_arguments
@@ -19,6 +20,15 @@ DOCUMENT_IDS: Final = "_packed_seq_ids"
 ATTENTION_MASK: Final = "attention_mask"
 FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
+THD_OFFSETS: Final = (
+    "cu_seqlens",
+    "cu_seqlens_padded",
+    "cu_seqlens_q",
+    "cu_seqlens_kv",
+    "cu_seqlens_q_padded",
+    "cu_seqlens_kv_padded",
+)
+"""Offsets of THD, real or padded, as frameworks call them; `cu_seqlens` is one where no token indices came with it."""
 
 _TOKENS: Final = ("input_ids", "inputs_embeds")
 
@@ -76,7 +86,7 @@ def read_call(
         capabilities: what the model was configured to take.
 
     Returns:
-        The call; None where it holds no boundaries that could be read: in eval mode, or in THD form.
+        The call; None where it holds no ids: in eval mode, or where the boundaries come in THD form alone.
 
     Raises:
         DocumentIdsError: the ids are malformed.
@@ -86,30 +96,33 @@ def read_call(
     given = {name: value for name, value in kwargs.items() if value is not None}
     tokens = _tokens(model, args, given)
     thd = is_thd(given)
-    if thd and capabilities.uses_native_fa4:
+    if capabilities.uses_native_fa4 and (thd or given.get("qkv_format") == "thd"):
         message = "native FlashAttention-4 takes no pre-packed THD, nor offsets without packed_token_indices"
         remedy = "Pass batched rows with _packed_seq_ids."
         raise EncodingError(Problem("cu_seqlens", message, "unsupported", remedy=remedy))
-    ids = _given_ids(given)
+    ids = _given_ids(given, tokens)
     if ids is None:
-        if model.training and not thd and not _is_flat_metadata(given, capabilities, tokens):
+        if model.training and not thd:
             raise _ids_missing()
         return None
-    taken = {DOCUMENT_IDS, ATTENTION_MASK, *FLASH_FIELDS, *(() if thd else METADATA_FIELDS)}
+    taken = {DOCUMENT_IDS, ATTENTION_MASK, *FLASH_FIELDS, *(METADATA_FIELDS[:1] if thd else METADATA_FIELDS)}
     rest = {name: value for name, value in kwargs.items() if name not in taken}
     _check_tokens(ids, tokens)
     compared = {name: value for name, value in given.items() if name in taken or name not in METADATA_FIELDS}
     scanned = scan_agreeing(ids, compared, field=DOCUMENT_IDS)
+    offsets = {name: value for name in THD_OFFSETS if isinstance(value := rest.get(name), Tensor)}
+    if offsets:
+        check_thd_offsets(scanned.attention, offsets)
     return PackedCall(ids, scanned.attention, scanned.structural, capabilities, rest)
 
 
 def is_thd(given: Mapping[str, object]) -> bool:
-    """Tell whether a call's boundaries come as lengths of one stream, in which `cu_seqlens` counts physically."""
-    return given.get("qkv_format") == "thd" or ("cu_seqlens" in given and "packed_token_indices" not in given)
+    """Tell whether a call's boundaries come as those of one stream of THD, and not as NEAT metadata."""
+    return "packed_token_indices" not in given and ("cu_seqlens" in given or given.get("qkv_format") == "thd")
 
 
-def _given_ids(given: Mapping[str, object]) -> Tensor | None:
-    """Give the ids of a call; batch-major NEAT metadata alone holds them as well."""
+def _given_ids(given: Mapping[str, object], tokens: Mapping[str, Tensor]) -> Tensor | None:
+    """Give the ids of a call; NEAT metadata alone holds them as well, flat or not."""
     ids = given.get(DOCUMENT_IDS)
     if ids is None and "packed_token_indices" in given:
         indices, offsets = given["packed_token_indices"], given.get("cu_seqlens")
@@ -117,25 +130,12 @@ def _given_ids(given: Mapping[str, object]) -> Tensor | None:
             remedy = "Pass both, or _packed_seq_ids alone."
             message = "must come with packed_token_indices, both as tensors"
             raise EncodingError(Problem("cu_seqlens", message, "missing", remedy=remedy))
-        return document_ids_from_metadata(indices, offsets) if indices.ndim == 2 else None
+        shapes = [(value.shape[0], value.shape[1]) for value in tokens.values() if value.ndim > 1]
+        return document_ids_from_metadata(indices, offsets, shapes[0] if shapes and indices.ndim == 1 else None)
     if ids is None or isinstance(ids, Tensor):
         return ids
     remedy = "Pass the batch's ids, int64 [batch, sequence]."
     raise EncodingError(Problem(DOCUMENT_IDS, "must be a tensor", "type", value=type(ids).__name__, remedy=remedy))
-
-
-def _is_flat_metadata(
-    given: Mapping[str, object], capabilities: PackingCapabilities, tokens: Mapping[str, Tensor]
-) -> bool:
-    """Tell whether the call brings what native FlashAttention-4 takes, flat already, and check that it fits."""
-    indices, offsets = given.get("packed_token_indices"), given.get("cu_seqlens")
-    first = next(iter(tokens.values()), None)
-    if not capabilities.uses_native_fa4 or first is None:
-        return False
-    if not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
-        return False
-    flatten_packed_sequence_metadata(indices, offsets, *first.shape[:2])
-    return True
 
 
 def _tokens(model: nn.Module, args: tuple[object, ...], given: Mapping[str, object]) -> Mapping[str, Tensor]:

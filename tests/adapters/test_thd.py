@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, cast
 
 import pytest
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from neatpack.adapters.recurrent import segment_ids_from_offsets
 from neatpack.adapters.thd import (
+    check_thd_offsets,
     convert_batch_output,
     document_ids_from_thd_lengths,
     flatten_thd_lengths,
@@ -251,3 +252,45 @@ def test_one_host_read_each(monkeypatch: pytest.MonkeyPatch) -> None:
         with host_reads(monkeypatch) as reads:
             call()
         assert reads.total == 1
+
+
+def cuts_agree(rows: Rows, cuts: list[int]) -> bool:
+    """Whether each document is one segment, counted by tokens or by places, with padding of its own row at its end."""
+    runs = [(row, id_, len(list(run))) for row, ids in enumerate(rows) for id_, run in groupby(ids)]
+    if cuts == [0, *accumulate(length for _, id_, length in runs if id_)]:
+        return True
+    places = [(row, id_) for row, id_, length in runs for _ in range(length)]
+    segments = [places[start:stop] for start, stop in pairwise(cuts)]
+    pure = [[place for place in segment if place[1]] for segment in segments]
+    whole = all(
+        len({row for row, _ in segment}) == 1 and len(set(kept)) == 1 and segment[: len(kept)] == kept
+        for segment, kept in zip(segments, pure, strict=True)
+        if kept
+    )
+    found = [(*kept[0], len(kept)) for kept in pure if kept]
+    return whole and cuts[:1] == [0] and found == [run for run in runs if run[1]]
+
+
+@given(rows_of_ids(holes=False), st.data())
+def test_offsets_of_thd_are_compared_with_the_ids(rows: Rows, data: st.DataObject) -> None:
+    ids = tensor(rows)
+    total = ids.numel()
+    runs = [len(list(run)) for ids_of_row in rows for _, run in groupby(ids_of_row)]
+    kept = [len(list(run)) for ids_of_row in rows for id_, run in groupby(ids_of_row) if id_]
+    right = data.draw(st.sampled_from([[0, *accumulate(runs)], [0, *accumulate(kept)]]))
+    changes = data.draw(st.sets(st.integers(0, total), max_size=2))
+    cuts = sorted(set(right) ^ changes)
+    fill = data.draw(st.lists(st.sampled_from([-1, -1000]), max_size=2))
+    offsets = torch.tensor([*cuts, *fill], dtype=data.draw(st.sampled_from([torch.int32, torch.int64])))
+    if cuts_agree(rows, cuts):
+        check_thd_offsets(ids, {"cu_seqlens": offsets})
+    else:
+        with pytest.raises(EncodingError, match=r"^other = .*cuts elsewhere"):
+            check_thd_offsets(ids, {"other": offsets})
+
+
+@pytest.mark.parametrize("offsets", [torch.tensor([0.0, 2.0]), torch.zeros(2, 3, dtype=torch.int64), torch.tensor(3)])
+def test_what_is_no_stream_of_offsets_is_refused(offsets: Tensor) -> None:
+    with pytest.raises(EncodingError) as caught:
+        check_thd_offsets(torch.tensor([[1, 1]]), {"cu_seqlens_q": offsets})
+    assert caught.value.problems[0].field == "cu_seqlens_q"

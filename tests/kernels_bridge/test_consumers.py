@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neatpack.adapters import flash_varlen_kwargs
+from neatpack.adapters import flash_varlen_kwargs, gathered_flat
 from neatpack.contracts import Attachment, BoundariesMissingError, Decision, EncodingError, ModelError
 from neatpack.kernels_bridge import PackedCall, configure_packing, get_binding, get_consumer, use_consumer
 from neatpack.kernels_bridge.consumers import hf_flash, reference
 from neatpack.kernels_bridge.registry import Consumer
-from tests.kernels_bridge.packed import IDS, TOKENS, alone, first_fault, gradients, logits, loss, tiny
+from tests.kernels_bridge.packed import IDS, TOKENS, alone, documents, first_fault, gradients, logits, loss, tiny
 from tests.kernels_bridge.untyped import backward, ints
 
 # gemma2 mixes windowed and full layers, soft-caps and groups; mistral slides everywhere; gpt2 learns positions.
@@ -309,6 +309,48 @@ def test_a_batch_of_padding_alone_is_legal() -> None:
         assert logits(model, TOKENS, _packed_seq_ids=torch.zeros_like(IDS)).isfinite().all()
 
 
+HOLES: Final = IDS.index_put((torch.tensor([0, 0, 0, 1]), torch.tensor([7, 10, 20, 12])), torch.tensor(0))
+"""A document that lacks its first token and one inside it, one that lacks its last, and one with a hole."""
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_oss"])
+def test_the_reference_leaves_holes_out(name: str) -> None:
+    model = tiny(name)
+    positions = torch.cat([torch.arange(length) for length in (6, 1, 9, 5, 3)])[None]
+    positions = torch.cat([positions, torch.cat([torch.arange(10), torch.arange(14)])[None]])
+
+    def by_itself(row: int, kept: Tensor) -> Tensor:
+        tokens, places = TOKENS[row][kept][None], positions[row][kept][None]
+        # Without a mask, Transformers would begin a document wherever positions skip one.
+        mask = torch.ones_like(tokens)
+        return logits(model, tokens, position_ids=places, attention_mask=mask, use_cache=False)[0]
+
+    expected = [by_itself(row, places & (HOLES[row] != 0)) for row, places in documents()]
+    configure_packing("eager", model, consumer="reference")
+    packed = logits(model, TOKENS, _packed_seq_ids=HOLES, document_ids=IDS)
+    for (row, places), alone_ in zip(documents(), expected, strict=True):
+        kept = places & (HOLES[row] != 0)
+        torch.testing.assert_close(packed[row][kept], alone_, rtol=1e-4, atol=1e-4)
+    changed = torch.where((HOLES == 0), (TOKENS + 7) % 40, TOKENS)
+    moved = (logits(model, changed, _packed_seq_ids=HOLES, document_ids=IDS) - packed).abs()
+    assert moved[HOLES != 0].max() == 0
+    assert moved[HOLES == 0].max() > 0
+
+
+def test_a_window_of_the_reference_counts_kept_tokens() -> None:
+    model = tiny("mistral")
+    window = cast("Any", model).config.sliding_window
+    ids = torch.ones(1, 2 * window + 1, dtype=torch.int64)
+    holes = ids.index_fill(1, torch.arange(1, window + 1), 0)
+    tokens = TOKENS[:1, : ids.shape[1]]
+    configure_packing("eager", model, consumer="reference")
+    packed = logits(model, tokens, _packed_seq_ids=holes, document_ids=ids)
+    changed = tokens.clone()
+    changed[0, 0] = (changed[0, 0] + 1) % 40
+    moved = (logits(model, changed, _packed_seq_ids=holes, document_ids=ids) - packed).abs().amax(-1)[0]
+    assert moved[window + 1] > 0
+
+
 STATES: Final = torch.randn(2, 4, 24, 8, generator=torch.Generator().manual_seed(2))
 
 
@@ -327,8 +369,13 @@ def test_flash_attention_never_runs_with_a_mask() -> None:
 
 def test_the_reference_drops_weights_and_bounds_scores() -> None:
     def attend(**options: Any) -> Tensor:
-        kwargs = flash_varlen_kwargs(IDS)
-        return reference.attend("eager", nn.Identity(), STATES, STATES, STATES, None, **kwargs, **options)[0]
+        flat = gathered_flat(IDS)
+        kept: dict[str, Any] = {
+            "packed_token_indices": flat.token_indices,
+            "cu_seq_lens_q": flat.cu_seqlens,
+            "max_length_q": flat.max_seqlen,
+        }
+        return reference.attend("eager", nn.Identity(), STATES, STATES, STATES, None, **kept, **options)[0]
 
     assert attend(dropout=1.0).abs().max() == 0
     assert not torch.allclose(attend(softcap=0.1), attend())

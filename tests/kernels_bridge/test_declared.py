@@ -14,6 +14,7 @@ from neatpack.adapters import (
     build_position_ids,
     flash_varlen_kwargs,
     flatten_packed_sequence_metadata,
+    gathered_flat,
 )
 from neatpack.contracts import BoundariesMissingError, EncodingError, ModelError, PackedMaskType, PackingCapabilities
 from neatpack.kernels_bridge import configure_packing, configure_packing_for_models, get_binding
@@ -76,6 +77,9 @@ def test_each_form_arrives(model: Toy, attention: str, expected: dict[str, Any])
 def test_native_fa4_gets_one_stream() -> None:
     model = NativeFA4()
     seen = run(model, "fa4", _packed_seq_ids=BATCH)
+    binding = get_binding(model)
+    assert binding is not None
+    assert binding.consumer == "native_fa4"
     assert ints(seen["packed_token_indices"]) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     assert ints(seen["cu_seqlens"]) == [0, 2, 5, 8, 9]
     assert seen["max_seqlen"] == 3
@@ -88,7 +92,7 @@ def test_native_fa4_flattens_the_loaders_metadata_once() -> None:
     assert ints(first["cu_seqlens"]) == [0, 2, 5, 8, 9]
     indices, offsets = flatten_packed_sequence_metadata(metadata["packed_token_indices"], metadata["cu_seqlens"], 2, 6)
     again = run(model, "fa4", packed_token_indices=indices, cu_seqlens=offsets, max_seqlen=3)
-    assert equal(again, {name: first[name] for name in metadata})
+    assert equal(again, {name: value for name, value in first.items() if name != "input_ids"})
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,11 @@ def test_native_fa4_flattens_the_loaders_metadata_once() -> None:
     [
         {"qkv_format": "thd", "cu_seqlens": torch.tensor([0, 12])},
         {"cu_seqlens": torch.tensor([[0, 2, 5], [0, 3, 4]]), "max_seqlen": 3},
+        {"qkv_format": "thd"},
         {"packed_token_indices": BATCH},
+        {"packed_token_indices": BATCH, "_packed_seq_ids": BATCH},
+        {**build_packed_sequence_metadata(BATCH), "qkv_format": "thd"},
+        {"cu_seqlens": torch.tensor([0, 2, 5, 8, 9]), "_packed_seq_ids": BATCH},
     ],
 )
 def test_native_fa4_refuses_thd_and_half_of_the_metadata(arguments: dict[str, Any]) -> None:
@@ -110,14 +118,34 @@ def test_metadata_is_taken_from_a_model_that_needs_none() -> None:
     assert set(run(Dense(), **metadata)) == {"input_ids", "attention_mask"}
 
 
+PHYSICAL = torch.tensor([0, 2, 6, 9, 12])
+"""Offsets of the places of `BATCH`, padding counted with the document before it."""
+
+
 @pytest.mark.parametrize(
     "extra", [{}, {"packed_token_indices": None}, {"qkv_format": "thd"}, {"_packed_seq_ids": BATCH}]
 )
-def test_thd_boundaries_without_token_indices_are_kept(extra: dict[str, Any]) -> None:
-    lengths: dict[str, Any] = {"cu_seqlens": torch.tensor([0, 4, 12]), "max_seqlen": 8}
-    seen = run(Dense(), **lengths, **extra)
-    assert seen["cu_seqlens"] is lengths["cu_seqlens"]
+@pytest.mark.parametrize("offsets", [PHYSICAL, PHYSICAL[None], torch.tensor([0, 2, 5, 8, 9, -1000])])
+def test_thd_boundaries_without_token_indices_are_kept(extra: dict[str, Any], offsets: Tensor) -> None:
+    seen = run(Dense(), cu_seqlens=offsets, max_seqlen=8, **extra)
+    assert seen["cu_seqlens"] is offsets
     assert seen["max_seqlen"] == 8
+
+
+@pytest.mark.parametrize("name", ["cu_seqlens", "cu_seqlens_padded", "cu_seqlens_q", "cu_seqlens_kv_padded"])
+@pytest.mark.parametrize("extra", [{}, {"qkv_format": "thd"}, {"packed_token_indices": None}])
+@pytest.mark.parametrize("values", [[0, 12], [0, 4, 12], [0, 2, 6, 10, 12], [0, 2, 5, 8], [2, 6, 9, 12]])
+def test_thd_boundaries_beside_ids_are_compared_with_them(name: str, extra: dict[str, Any], values: list[int]) -> None:
+    with pytest.raises(EncodingError, match=f"^{name} = .*cuts elsewhere than the document ids do"):
+        run(Dense(), "sdpa", _packed_seq_ids=BATCH, **{name: torch.tensor(values)}, **extra)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_flat_metadata_alone_brings_the_ids(training: bool) -> None:
+    flat = gathered_flat(BATCH)
+    model = Dense().train(training)
+    seen = run(model, packed_token_indices=flat.token_indices, cu_seqlens=flat.cu_seqlens, max_seqlen=3)
+    assert equal(seen, {"attention_mask": build_block_causal_mask(BATCH)})
 
 
 def test_a_second_configuration_for_another_backend_delivers() -> None:

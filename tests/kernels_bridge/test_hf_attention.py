@@ -122,7 +122,10 @@ def test_a_shared_config_cannot_name_two_functions() -> None:
     first, second = shared()
     configure_packing("eager", first, consumer="reference")
     with pytest.raises(ModelError, match=r"shared with a model that is bound as 'neatpack\|reference\|eager'"):
-        configure_packing("eager", second)
+        configure_packing("eager", second, consumer="block_causal")
+    configure_packing("eager", second)
+    assert bound(second).consumer == "reference"
+    bound(second).remove()
     with bound(first).suspended():
         configure_packing("eager", first)
     assert bound(first).consumer == "block_causal"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -154,6 +155,25 @@ def test_scores_are_computed_in_float32(dtype: torch.dtype) -> None:
     assert out.dtype == dtype
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(out.double(), wide, rtol=eps, atol=eps)
+
+
+def test_scores_past_the_range_of_float16_are_finite() -> None:
+    wide = torch.full((2, 1, 4), 300.0, dtype=torch.float16)
+    case = Case([2], [2], 1, 1, True, (None, None), 0.0, False, 1.0)
+    assert torch.equal(run(case, wide, wide, wide, None), wide)
+
+
+@pytest.mark.parametrize(("dtype", "common", "more"), [(torch.float16, 2048.0, 1.0), (torch.bfloat16, 102.0, 0.25)])
+def test_scores_that_a_narrow_dtype_cannot_tell_apart_are_told_apart(
+    dtype: torch.dtype, common: float, more: float
+) -> None:
+    query = torch.ones(2, 1, 2, dtype=dtype)
+    key = torch.tensor([[[common, more]], [[common, 0.0]]], dtype=dtype)
+    value = torch.tensor([[[1.0]], [[0.0]]], dtype=dtype)
+    assert torch.equal(key.sum(-1).flatten(), torch.tensor([common, common], dtype=dtype))
+    case = Case([2], [2], 1, 1, True, (None, None), 0.0, False, 1.0)
+    weight = 1 / (1 + math.exp(-more))
+    assert float(run(case, query, key, value, None)[1]) == pytest.approx(weight, rel=torch.finfo(dtype).eps)
 
 
 def test_dropout_scales_what_it_keeps() -> None:

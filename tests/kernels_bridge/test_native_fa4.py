@@ -60,7 +60,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return flash_attn_varlen_func(**arguments)
 
     plant(monkeypatch, kernel)
-    monkeypatch.setattr(native_fa4, "device_capability", lambda _device: HOPPER)  # pyright: ignore[reportUnknownLambdaType]
+    pretend(monkeypatch, HOPPER)
     monkeypatch.setattr(package, "_DTYPES", (torch.float16, torch.bfloat16, torch.float64))
     monkeypatch.setattr(package, "_SINK_DTYPES", (torch.float16, torch.bfloat16, torch.float64))
     return calls
@@ -68,6 +68,15 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def plant(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> None:
     monkeypatch.setattr(native_fa4, "load_fa4", lambda: kernel)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
+    """Let every device have a compute capability."""
+
+    def device_capability(_device: torch.device) -> tuple[int, int]:
+        return capability
+
+    monkeypatch.setattr(native_fa4, "device_capability", device_capability)
 
 
 def states(case: Case) -> list[Tensor]:
@@ -120,7 +129,7 @@ def alone(case: Case, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor) 
 
 def gradients(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(6), dtype=output.dtype)
-    found: tuple[Tensor | None, ...] = torch.autograd.grad((output * weights).sum(), inputs, allow_unused=True)
+    found = cast("tuple[Tensor | None, ...]", torch.autograd.grad((output * weights).sum(), inputs, allow_unused=True))
     return [torch.zeros_like(given) if one is None else one for one, given in zip(found, inputs, strict=True)]
 
 
@@ -164,6 +173,11 @@ def test_equals_the_reference_kernel(case: Case) -> None:
 
 BUSY = Case(torch.tensor([[1, 1, 1, 0, 1, 2, 2, 0], [4, 4, 0, 3, 3, 3, 3, 3]]), 2, 2, 3, 0.5, True, 0.3)
 
+
+def everywhere(query: Tensor, key: Tensor) -> Tensor:
+    return torch.ones_like(query == key)
+
+
 FAULTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "window counts the keys before alone": lambda given: {"window_size": (given["window_size"][0] + 1, 0)},
     "no window": lambda _: {"window_size": (None, None)},
@@ -177,16 +191,18 @@ FAULTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         {name: given[name] + (torch.arange(len(given[name])) == 1).int() for name in ("cu_seqlens_q", "cu_seqlens_k")}
         | {"max_seqlen_q": 99}
     ),
-    "a mask argument, which switches causality off": lambda _: {
-        "mask_mod": lambda query, key: torch.ones_like(query == key)
-    },
+    "a mask argument, which switches causality off": lambda _: {"mask_mod": everywhere},
 }
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     check(BUSY)
-    plant(monkeypatch, lambda **given: flash_attn_varlen_func(**{**given, **FAULTS[fault](given)}))
+
+    def faulty(**given: Any) -> tuple[Tensor, Tensor | None]:
+        return flash_attn_varlen_func(**{**given, **FAULTS[fault](given)})
+
+    plant(monkeypatch, faulty)
     with pytest.raises(AssertionError):
         check(BUSY)
 
@@ -270,21 +286,21 @@ GOOD: dict[str, Any] = {
     ],
 )
 def test_what_the_kernel_could_not_take_is_refused_before_it(
-    hopper: list[dict[str, Any]], name: str, value: object, field: str, says: str
+    hopper: list[dict[str, Any]], name: str, value: Any, field: str, says: str
 ) -> None:
     native_fa4_attention(**GOOD)
     del hopper[:]
     with pytest.raises(KernelInputError) as caught:
-        native_fa4_attention(**{**GOOD, name: value})
+        native_fa4_attention(**(GOOD | {name: value}))
     assert field in [problem.field for problem in caught.value.problems]
     assert says in str(caught.value)
     assert hopper == []
 
 
 def test_a_gpu_that_lacks_the_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_fa4, "device_capability", lambda _device: (8, 0))  # pyright: ignore[reportUnknownLambdaType]
+    pretend(monkeypatch, (8, 0))
     native_fa4_attention(**GOOD)
-    needs_gradient = {**GOOD, "query": GOOD["query"].clone().requires_grad_()}
+    needs_gradient = GOOD | {"query": GOOD["query"].clone().requires_grad_()}
     with pytest.raises(KernelInputError, match=r"no backward for compute capability 8\.0"):
         native_fa4_attention(**needs_gradient)
     with torch.no_grad():
@@ -331,7 +347,6 @@ class Model(nn.Module):
 
 
 def test_a_model_that_names_no_mask_is_bound_and_isolates() -> None:
-    torch.manual_seed(0)
     model = Model().double()
     capabilities = configure_packing("fa4", model)
     assert (capabilities.packed_mask_type, capabilities.requires_packed_sequence_metadata) == ("document_ids", True)

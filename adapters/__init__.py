@@ -30,7 +30,7 @@ from neatpack.adapters.gathered import (
     host_offsets,
     is_indexed_packed_mask,
 )
-from neatpack.adapters.kernel_arguments import needs_int64_indices, varlen_kernel_kwargs, window_size
+from neatpack.adapters.kernel_arguments import farthest_element, needs_int64_indices, varlen_kernel_kwargs, window_size
 from neatpack.adapters.labels import count_valid_targets, mask_labels
 from neatpack.adapters.layer_masks import LayerView, build_layer_masks, layer_masks_bytes
 from neatpack.adapters.loader_contract import require_supported_packing_contract, resolve_packing_contract
@@ -45,7 +45,7 @@ from neatpack.adapters.physical import (
     physical_offsets,
     physical_offsets_from_positions,
 )
-from neatpack.adapters.positions import build_position_ids
+from neatpack.adapters.positions import build_position_ids, repeat_on_axes
 from neatpack.adapters.recurrent import (
     document_ids_from_segment_index,
     fla_kwargs,
@@ -153,6 +153,7 @@ __all__ = [
     "document_lengths",
     "document_multiple",
     "enable_xdoc_attention",
+    "farthest_element",
     "fla_kwargs",
     "flash_varlen_kwargs",
     "flatten_packed_sequence_metadata",
@@ -187,6 +188,7 @@ __all__ = [
     "raise_if_invalid",
     "real_places",
     "reduce_by_document",
+    "repeat_on_axes",
     "require_supported_packing_contract",
     "resolve_packing_contract",
     "row_offsets",

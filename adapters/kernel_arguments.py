@@ -61,10 +61,8 @@ def window_size(window: int | None, *, causal: bool = True) -> tuple[int | None,
     return before, 0 if causal else before
 
 
-def needs_int64_indices(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Tell whether a kernel that counts elements in 32 bits would go wrong: the farthest one is past int32.
-
-    Long packed streams reach it: 225 305 tokens of 9 728 elements do.
+def farthest_element(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Count how many elements of memory lie before the last one of a tensor; 0 where it has none.
 
     Args:
         shape: sizes of a tensor.
@@ -74,14 +72,33 @@ def needs_int64_indices(shape: Sequence[int], strides: Sequence[int]) -> bool:
         EncodingError: a size or stride is no count, or there are not as many of one as of the other.
 
     Example:
-        >>> needs_int64_indices((225305, 9728), (9728, 1)), needs_int64_indices((46340, 46340), (46340, 1))
-        (True, False)
+        >>> farthest_element((2, 8), (8, 1)), farthest_element((2, 8), (16, 1))
+        (15, 23)
     """
     sizes, steps = (_counts(value, field) for value, field in ((shape, "shape"), (strides, "strides")))
     if len(sizes) != len(steps):
         message = f"must have {len(sizes)} entries, one per dimension"
         raise EncodingError(Problem("strides", message, "shape", value=tuple(steps)))
-    return 0 not in sizes and sum((size - 1) * step for size, step in zip(sizes, steps, strict=True)) > INT32_MAX
+    return 0 if 0 in sizes else sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+
+
+def needs_int64_indices(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Tell whether a kernel that counts elements in 32 bits would go wrong: the farthest one is past int32.
+
+    Long packed streams reach it: 225 305 tokens of 9 728 elements do.
+
+    Args:
+        shape: as `farthest_element`.
+        strides: as `farthest_element`.
+
+    Raises:
+        EncodingError: as `farthest_element`.
+
+    Example:
+        >>> needs_int64_indices((225305, 9728), (9728, 1)), needs_int64_indices((46340, 46340), (46340, 1))
+        (True, False)
+    """
+    return farthest_element(shape, strides) > INT32_MAX
 
 
 def _counts(values: object, field: str) -> list[int]:

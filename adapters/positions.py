@@ -8,7 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_count
+from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments
+from neatpack.contracts.errors import EncodingError
 
 START_REMEDY: Final = "Give the position of a document's first token, 0 for most models."
 
@@ -50,6 +52,31 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
         rises[segments.bounds[run] + 1 : segments.bounds[run + 1]] = 0
     positions = np.cumsum(rises, out=rises)
     return segments.tensor(positions).view(segments.batch, segments.sequence)
+
+
+def repeat_on_axes(position_ids: Tensor, axes: int) -> Tensor:
+    """Give text positions the form of several rotary axes: a text token has the same coordinate on each.
+
+    Args:
+        position_ids: any integer dtype, `[batch, sequence]`.
+        axes: how many: 3 for time, height and width; 4 where a row of text positions goes before them.
+
+    Returns:
+        `[axes, batch, sequence]` in the same dtype, a new tensor.
+
+    Raises:
+        EncodingError: positions are no integers `[batch, sequence]`, or `axes` is no positive int.
+
+    Example:
+        >>> import torch
+        >>> repeat_on_axes(torch.tensor([[0, 1, 0]]), 3).shape
+        torch.Size([3, 1, 3])
+    """
+    problems = integer_rows_problems(position_ids, "position_ids")
+    if problems:
+        raise EncodingError(*problems)
+    axes = require_count(axes, "axes", "Give the number of rotary axes.", least=1)
+    return position_ids.repeat(axes, 1, 1)
 
 
 def _origins(segments: Segments) -> Integers:

@@ -175,13 +175,18 @@ def physical_states(
     return PhysicalStates(on_host.to(segments.device, copy=True), on_host)
 
 
-def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor]) -> FLAKwargs[Tensor]:
+def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor], *, rows: int = 1) -> FLAKwargs[Tensor]:
     """Give offsets under the names that flash-linear-attention reads. Its input is one row: `[1, tokens, ...]`.
 
     No offset repeats, since that library miscounts documents of no token.
 
+    Args:
+        states: offsets of the stream.
+        rows: first dimension of what the layer is given. With more than one row the gradient of a convolution's
+            weights would be wrong, without an error.
+
     Raises:
-        EncodingError: the states are neither kind.
+        EncodingError: the states are neither kind, or there is another number of rows than one.
 
     Example:
         >>> fla_kwargs(gathered_states(torch.tensor([[1, 1, 2, 0]])))
@@ -189,6 +194,7 @@ def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor]) -> FLAKw
     """
     remedy = "Call gathered_states(document_ids) or physical_states(document_ids)."
     require_instance(states, (GatheredStates, PhysicalStates), "states", remedy)
+    require_count(rows, "rows", "Flatten the rows into one, [1, tokens, ...].", least=1, most=1)
     return {"cu_seqlens": states.cu_seqlens, "cu_seqlens_cpu": states.cu_seqlens_cpu}
 
 

@@ -14,6 +14,7 @@ from neatpack.adapters import (
     count_seen_keys,
     document_ids_from_attention_mask,
     document_lengths,
+    farthest_element,
     gathered_flat,
     host_offsets,
     needs_int64_indices,
@@ -62,6 +63,7 @@ def test_32_bits_are_enough_where_no_element_lies_farther(shape: list[int], data
     offsets = [0] if all(shape) else []
     for size, stride in zip(shape, strides, strict=True):
         offsets = [offset + index * stride for offset in offsets for index in range(size)]
+    assert farthest_element(shape, strides) == max(offsets, default=0)
     assert needs_int64_indices(shape, strides) == any(offset >= 2**31 for offset in offsets)
 
 

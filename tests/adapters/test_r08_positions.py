@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from neatpack.adapters import adapt_model_inputs, build_position_ids, enable_xdoc_attention
-from neatpack.adapters.strategies import attention_document_ids, training_batches
+from neatpack.adapters import (
+    adapt_model_inputs,
+    build_position_ids,
+    check_agreement,
+    enable_xdoc_attention,
+    repeat_on_axes,
+)
+from neatpack.adapters.strategies import attention_document_ids, document_ids, training_batches
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, CapabilitiesError, DocumentIdsError, EncodingError, PackingError
@@ -22,6 +28,18 @@ _FLASH = PackingCapabilities("flash_varlen")
 
 def _structural(batch: TrainingBatch[Tensor]) -> Tensor:
     return batch.get("document_ids", batch["input_ids"])
+
+
+@given(ids=document_ids(), axes=st.integers(1, 4))
+def test_text_has_the_same_coordinate_on_every_axis(ids: Tensor, axes: int) -> None:
+    positions = build_position_ids(ids)
+    found = repeat_on_axes(positions, axes)
+    assert listed(found) == [oracle.positions(rows_of(ids))] * axes
+    check_agreement(ids, {"position_ids": found})
+    # It shares no memory with what it was made of, nor one axis with another.
+    found[0].fill_(99)
+    assert listed(found[1:]) == [listed(positions)] * (axes - 1)
+    assert listed(positions) == oracle.positions(rows_of(ids))
 
 
 @holds_for(ids=attention_document_ids(), start=st.integers(0, 5))
@@ -131,7 +149,7 @@ def test_joining_needs_the_attention_ids() -> None:
         (torch.ones(1, 5, dtype=torch.int64), "dtype"),
         (torch.ones(1, 4, dtype=torch.bool), "shape"),
         (torch.ones(1, 5, dtype=torch.bool, device="meta"), "device"),
-        ([[True] * 5], "dtype"),
+        ([[True] * 5], "type"),
     ],
 )
 def test_eligibility_that_does_not_fit_is_refused(eligibility: Tensor, kind: str) -> None:

@@ -9,6 +9,7 @@ from neatpack.adapters.agreement import check_agreement
 from neatpack.adapters.alignment import aligned_length, document_multiple, pad_documents, pad_rows
 from neatpack.adapters.batch_files import BatchEntry, load_batch
 from neatpack.adapters.block_mask import build_block_mask, mask_function
+from neatpack.adapters.collation import PADDING_ROW, collate_documents
 from neatpack.adapters.document_ids import (
     canonical_document_ids,
     document_ids_from_lengths,
@@ -36,7 +37,6 @@ from neatpack.adapters.layer_masks import LayerView, build_layer_masks, layer_ma
 from neatpack.adapters.loader_contract import require_supported_packing_contract, resolve_packing_contract
 from neatpack.adapters.loss import loss_weights, mtp_targets, reduce_by_document, tokens_remaining
 from neatpack.adapters.masks import block_causal_mask_bytes, build_block_causal_mask
-from neatpack.adapters.packing import RowPlan, collate_documents, plan_rows, unpack
 from neatpack.adapters.physical import (
     PADDING_SEGMENTS,
     PaddingSegments,
@@ -46,6 +46,8 @@ from neatpack.adapters.physical import (
     physical_offsets_from_positions,
 )
 from neatpack.adapters.positions import build_position_ids, repeat_on_axes
+from neatpack.adapters.planning import OVERLONG_CHOICES, PACKING_METHODS, Overlong, PackingMethod, plan_rows
+from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.recurrent import (
     document_ids_from_segment_index,
     fla_kwargs,
@@ -54,6 +56,7 @@ from neatpack.adapters.recurrent import (
     segment_ids_from_offsets,
     segment_index,
 )
+from neatpack.adapters.row_plans import Piece, RowPlan, RowPlanState
 from neatpack.adapters.rows import (
     document_ids_from_length_matrix,
     document_ids_from_row_offsets,
@@ -100,21 +103,29 @@ from neatpack.adapters.thd import (
 from neatpack.adapters.token_boundaries import SpecialTokens, document_ids_from_tokens
 from neatpack.adapters.token_fields import take_places
 from neatpack.adapters.training_batch import adapt_model_inputs, enable_xdoc_attention
+from neatpack.adapters.unpacking import unpack
 from neatpack.adapters.visibility import VisibleSquare, seen_range, sees, visible_squares
 from neatpack.adapters.workload import count_seen_keys
 from neatpack.adapters.yielding import apply_packing_contract
 
 __all__ = [
     "CONTEXT_LAYOUTS",
+    "OVERLONG_CHOICES",
+    "PACKING_METHODS",
+    "PADDING_ROW",
     "PADDING_SEGMENTS",
     "BatchEntry",
     "ContextLayout",
     "ContextShard",
     "Documents",
     "LayerView",
+    "Overlong",
+    "PackingMethod",
     "PaddingSegments",
+    "Piece",
     "RowPlan",
     "RowSpan",
+    "RowPlanState",
     "Segments",
     "Spans",
     "SpecialTokens",

@@ -21,7 +21,7 @@ from neatpack.contracts.errors import DocumentIdsError, Problem
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-_INTEGER_DTYPES: Final = frozenset(
+INTEGER_DTYPES: Final = frozenset(
     (
         torch.uint8,
         torch.uint16,
@@ -329,7 +329,7 @@ def _form_problems(value: object, field: str) -> list[Problem]:
     problems = tensor_problems(value, field, data=False)
     if problems or not isinstance(value, Tensor):
         return problems
-    if value.dtype not in _INTEGER_DTYPES:
+    if value.dtype not in INTEGER_DTYPES:
         remedy = "Give one integer per token: the number of its document, 0 at padding."
         problems.append(Problem(field, "must hold integers", "dtype", value=value.dtype, remedy=remedy))
     if value.ndim != 2:

@@ -22,6 +22,7 @@ from neatpack.contracts.tensors import is_dense
 DERIVED_FIELDS: Final = (*METADATA_FIELDS, *FLASH_FIELDS, *LENGTH_FIELDS)
 """Entries that are derived from ids, and speak of places or lengths: they do not move with the tokens."""
 
+_PER_DOCUMENT: Final = ("document_keys", "document_starts")
 _RULES: Final = field_axes(TrainingBatch)
 _FILLS: Final[Mapping[str, int]] = {"labels": IGNORED_LABEL, "padding_mask": 1}
 
@@ -74,7 +75,7 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
     """Move every per-token entry to other places of its row.
 
     Args:
-        batch: a batch whose tensors are per token, but for `document_keys`.
+        batch: a batch whose tensors are per token, but for `document_keys` and `document_starts`.
         places: int64, `[batch, new sequence]`: for each new place the place in the same row that it takes, or -1
             where it is padding. It is read once from its device.
         pad_token_id: what `input_ids` holds at new padding. Labels hold -100 there, `padding_mask` True, the others 0.
@@ -110,7 +111,7 @@ def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
     flat = (places.clamp(min=0) + rows * shape[1]).flatten()
     moved: dict[str, object] = {}
     for name, value in entries(batch).items():
-        if not isinstance(value, Tensor) or name == "document_keys":
+        if not isinstance(value, Tensor) or name in _PER_DOCUMENT:
             moved[name] = value
             continue
         axis = cast("int", token_axis(name, value, shape))
@@ -132,7 +133,7 @@ def require_movable(batch: TrainingBatch[Tensor]) -> None:
     problems = [
         problem
         for name, value in entries(batch).items()
-        if name in DERIVED_FIELDS or (isinstance(value, Tensor) and name != "document_keys")
+        if name in DERIVED_FIELDS or (isinstance(value, Tensor) and name not in _PER_DOCUMENT)
         for problem in _movable_problems(name, value, shape, batch["input_ids"].device)
     ]
     if problems:

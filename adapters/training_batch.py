@@ -44,7 +44,8 @@ def adapt_model_inputs(
         EncodingError: an entry contradicts the ids.
 
     Example:
-        >>> from neatpack.adapters.packing import collate_documents, plan_rows
+        >>> from neatpack.adapters.collation import collate_documents
+        >>> from neatpack.adapters.planning import plan_rows
         >>> batch = collate_documents([torch.tensor([5, 6]), torch.tensor([7])], plan_rows([2, 1], capacity=4))
         >>> adapt_model_inputs(batch)["attention_document_ids"]
         tensor([[1, 1, 2, 0]])
@@ -85,7 +86,8 @@ def enable_xdoc_attention(
             or padded between the first and the last token of a row.
 
     Example:
-        >>> from neatpack.adapters.packing import collate_documents, plan_rows
+        >>> from neatpack.adapters.collation import collate_documents
+        >>> from neatpack.adapters.planning import plan_rows
         >>> batch = collate_documents([torch.tensor([5, 6]), torch.tensor([7])], plan_rows([2, 1], capacity=4))
         >>> batch = enable_xdoc_attention(adapt_model_inputs(batch), PackingCapabilities("document_ids"))
         >>> batch["attention_document_ids"], batch["position_ids"]

@@ -66,7 +66,8 @@ def apply_packing_contract(
         EncodingError: an entry contradicts the ids, no such `label_shift`, or a flag that is no bool.
 
     Example:
-        >>> from neatpack.adapters.packing import collate_documents, plan_rows
+        >>> from neatpack.adapters.collation import collate_documents
+        >>> from neatpack.adapters.planning import plan_rows
         >>> batch = collate_documents([torch.tensor([5, 6]), torch.tensor([7])], plan_rows([2, 1], capacity=4))
         >>> batch = apply_packing_contract(batch, PackingCapabilities("document_ids", True))
         >>> batch["_packed_seq_ids"], batch["cu_seqlens"]

@@ -13,6 +13,7 @@ from neatpack.contracts.fields import (
     AttentionMask,
     DocumentIds,
     DocumentKeys,
+    DocumentStarts,
     GatheredRowOffsets,
     Labels,
     Longest,
@@ -58,6 +59,7 @@ class TrainingBatch(TypedDict, Generic[TensorT]):
     attention_document_ids: NotRequired[DocumentIds[TensorT]]
     _packed_seq_ids: NotRequired[PackedSeqIds[TensorT]]
     document_keys: NotRequired[DocumentKeys[TensorT]]
+    document_starts: NotRequired[DocumentStarts[TensorT]]
     attention_mask: NotRequired[AttentionMask[TensorT]]
     packed_token_indices: NotRequired[PackedTokenIndices[TensorT]]
     cu_seqlens: NotRequired[GatheredRowOffsets[TensorT]]
@@ -82,6 +84,7 @@ class TrainingBatchView(TypedDict, Generic[TensorT_co]):
     attention_document_ids: ReadOnly[NotRequired[DocumentIds[TensorT_co]]]
     _packed_seq_ids: ReadOnly[NotRequired[PackedSeqIds[TensorT_co]]]
     document_keys: ReadOnly[NotRequired[DocumentKeys[TensorT_co]]]
+    document_starts: ReadOnly[NotRequired[DocumentStarts[TensorT_co]]]
     attention_mask: ReadOnly[NotRequired[AttentionMask[TensorT_co]]]
     packed_token_indices: ReadOnly[NotRequired[PackedTokenIndices[TensorT_co]]]
     cu_seqlens: ReadOnly[NotRequired[GatheredRowOffsets[TensorT_co]]]

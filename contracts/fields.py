@@ -106,6 +106,10 @@ DocumentKeys: TypeAlias = Annotated[
     TensorT,
     Axes("batch", "documents", dtype="int64", fill=UNUSED_OFFSET, unit="the caller's own index of the document"),
 ]
+DocumentStarts: TypeAlias = Annotated[
+    TensorT,
+    Axes("batch", "documents", dtype="int64", fill=UNUSED_OFFSET, unit="first token, within the caller's document"),
+]
 
 Longest: TypeAlias = Annotated[int, Count(unit="tokens")]
 TokenCount: TypeAlias = Annotated[int, Count(unit="tokens")]

@@ -10,7 +10,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from neatpack.adapters.packing import collate_documents, plan_rows
+from neatpack.adapters.collation import collate_documents
+from neatpack.adapters.planning import plan_rows
 from neatpack.adapters.segments import scan_segments
 from neatpack.kernels_bridge.audit.texts import excerpts
 
@@ -104,7 +105,7 @@ def pack_documents(texts: Sequence[bytes], vocabulary: int, device: torch.device
     """
     vocabulary = min(256, vocabulary)
     documents = [torch.tensor(list(text), dtype=torch.int64) % vocabulary for text in excerpts(texts, LENGTHS)]
-    batch = collate_documents(documents, plan_rows(LENGTHS, CAPACITY))
+    batch = collate_documents(documents, plan_rows(LENGTHS, CAPACITY, method="first_fit"))
     document_ids = batch.get("document_ids", batch["input_ids"])  # collate_documents always gives them
     found = scan_segments(document_ids).documents
     rows, starts, ends = found.rows.tolist(), found.starts.tolist(), found.ends.tolist()

@@ -242,6 +242,43 @@ def keys_of_rows(keys: Integers) -> Integers:
     return np.where(keys < 0, -1, np.arange(keys.shape[1], dtype=np.int64))
 
 
+def unbounded(original: Callable[[Any, int, int], object]) -> Callable[[Any, int, int], object]:
+    """Forget how many documents a row may hold."""
+
+    def planted(lengths: Any, capacity: int, _most: int) -> object:
+        return original(lengths, capacity, 10**6)
+
+    return planted
+
+
+def last_piece_lost(pieces: Any) -> Any:
+    """Leave the last piece out."""
+    return pieces._make(array[:-1] for array in pieces)
+
+
+def all_in_one_row(lengths: Integers, _capacity: int, _most: int, _method: str) -> Integers:
+    """Place without regard to room."""
+    return np.zeros_like(lengths)
+
+
+def documents_shortened(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Count the tokens of documents one too few."""
+
+    def planted(lengths: Integers, capacity: int, most: int) -> Any:
+        return original(np.maximum(lengths - 1, 1), capacity, most)
+
+    return planted
+
+
+def padded_with_ones(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Take no heed of the token for padding."""
+
+    def planted(tokens: object, layout: object, _pad_token_id: int, device: object) -> Tensor:
+        return original(tokens, layout, 1, device)
+
+    return planted
+
+
 def one_row_further(rows: Any) -> Any:
     """Count the offsets of a row from somewhere else."""
     return replace(rows, cu_seqlens=rows.cu_seqlens + torch.arange(len(rows.cu_seqlens))[:, None])

@@ -173,6 +173,16 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("documents", lambda bad: collate_documents([bad, _DOCUMENTS[1]], _PLAN)),
     ("values", lambda bad: unpack(bad, _IDS)),
     ("document_keys", lambda bad: unpack(_IDS, _IDS, _or(bad, 0))),
+    ("document_starts", lambda bad: unpack(_IDS, _IDS, torch.tensor([[0, 1]]), _or(bad, 0))),
+    ("method", lambda bad: plan_rows([1], 4, method=bad)),
+    ("overlong", lambda bad: plan_rows([1], 4, overlong=bad)),
+    ("documents_per_row", lambda bad: plan_rows([1], 4, documents_per_row=_or(bad, 0))),
+    ("rows", lambda bad: collate_documents(_DOCUMENTS, _PLAN, rows=_or(bad, 3))),
+    ("rows", lambda bad: collate_documents(_DOCUMENTS, _PLAN, rows=[bad])),
+    ("rows", lambda bad: RowPlan.from_rows([[bad]], [1], 4)),
+    ("lengths", lambda bad: RowPlan.from_rows([[0]], [bad], 4)),
+    ("capacity", lambda bad: RowPlan.from_rows([[0]], [1], bad)),
+    ("state", lambda bad: RowPlan.from_state(bad)),
     ("attention_mask", lambda bad: check_agreement(_IDS, {"attention_mask": _or(bad, 0)})),
     ("given", lambda bad: check_agreement(_IDS, bad)),
     ("plan", lambda bad: collate_documents(_DOCUMENTS, bad)),
@@ -348,7 +358,7 @@ def test_a_plan_that_loses_or_repeats_documents_cannot_be_made(
     rows: tuple[tuple[int, ...], ...], lengths: tuple[int, ...], capacity: int
 ) -> None:
     with pytest.raises(PackingError, match="rows"):
-        RowPlan(rows, lengths, capacity)
+        RowPlan.from_rows(rows, lengths, capacity)
 
 
 @pytest.mark.parametrize("mask", [None, torch.tensor(2), torch.zeros(2, 0), torch.ones(1, 1, 2, 2) * 3])
@@ -375,4 +385,5 @@ def test_a_mask_function_takes_ids_alone(name: str) -> None:
 def test_numbers_of_numpy_are_counts_too() -> None:
     lengths: Any = np.array([2, 1])
     assert plan_rows(lengths, 3) == plan_rows([2, 1], 3)
-    assert [type(length) for length in plan_rows(lengths, 3).lengths] == [int, int]
+    assert plan_rows(list(lengths), 3) == plan_rows([2, 1], 3)
+    assert RowPlan.from_rows([lengths - 1], list(lengths), 3).rows == ((1, 0),)

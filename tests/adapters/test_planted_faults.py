@@ -11,19 +11,24 @@ from torch import Tensor
 
 from neatpack.adapters import (
     agreement,
+    best_fit,
+    collation,
     document_ids,
+    first_fit,
     gathered,
     labels,
     masks,
-    packing,
     physical,
+    planning,
     positions,
     segments,
     spans,
     token_boundaries,
     training_batch,
+    unpacking,
     yielding,
 )
+from neatpack.adapters.row_plans import Piece, RowPlan
 from neatpack.adapters.segments import Documents, Segments
 from neatpack.contracts.errors import PackingError
 from tests.adapters import (
@@ -184,17 +189,49 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("joined targets cut", yielding, "mask_labels", given(inside_documents=True)),
         Fault("structure unheeded", yielding, "mask_labels", given(document_ids=None)),
     ],
-    "test_first_fit_places_every_document_once": [
-        Fault("room not taken", packing.Rooms, "take", returns(0)),
-        Fault("first row unused", packing.Rooms, "take", after(lambda row: row + 1)),
+    "test_a_plan_places_every_token_once_or_names_it": [
+        Fault("best fit unbounded", planning, "best_fit", faults.unbounded),
+        Fault("first fit unbounded", planning, "first_fit", faults.unbounded),
+        Fault("a piece lost", planning, "_split", after(faults.last_piece_lost)),
+        Fault("dropped misnamed", planning, "Piece", swap(lambda document, _, stop: Piece(document, 0, stop))),
+        Fault("all in one row", planning, "_place", swap(faults.all_in_one_row)),
+    ],
+    "test_best_fit_fills_rows_as_placing_one_by_one_does": [
+        Fault("the most room taken", best_fit, "_lowest", swap(lambda bits: bits.bit_length() - 1)),
+        Fault("rows by length", best_fit, "_by_opener", swap(lambda rows, _order, _dealt: rows)),
+        Fault("first fit", planning, "best_fit", swap(first_fit.first_fit)),
+    ],
+    "test_first_fit_takes_the_first_row_with_room": [
+        Fault("room not taken", first_fit.Rooms, "take", returns(0)),
+        Fault("first row unused", first_fit.Rooms, "take", after(lambda row: row + 1)),
+        Fault("unbounded", planning, "first_fit", faults.unbounded),
+    ],
+    "test_wrapping_cuts_only_where_a_row_ends": [
+        Fault("unbounded", planning, "_row_ends", faults.unbounded),
+        Fault("documents shortened", planning, "_wrap", faults.documents_shortened),
+    ],
+    "test_a_plan_comes_back_from_its_state": [
+        Fault("cuts forgotten", RowPlan, "state", after(lambda state: {**state, "cut": []})),
+        Fault("drops forgotten", RowPlan, "state", after(lambda state: {**state, "dropped": []})),
     ],
     "test_collation_places_every_token_once_and_unpacking_returns_it": [
-        Fault("keys of rows", packing, "_keys", after(faults.keys_of_rows)),
-        Fault("keys backwards", packing, "_key_order", after(lambda order: order[::-1])),
+        Fault("keys of rows", collation, "_per_row", after(faults.keys_of_rows)),
+        Fault("keys backwards", unpacking, "_groups", after(lambda groups: groups[::-1])),
+        Fault("pieces backwards", unpacking, "_groups", after(lambda groups: [group[::-1] for group in groups])),
+        Fault("positions run on", collation, "_positions", after(lambda counted: np.arange(counted.size))),
+        Fault("another token at padding", collation, "_fill", faults.padded_with_ones),
     ],
-    "test_unpacking_survives_a_cut_along_the_rows": [Fault("row order", packing, "_key_order", after(sorted))],
+    "test_chosen_rows_are_collated_as_all_are": [
+        Fault("rows in order", collation, "_row_numbers", after(np.sort)),
+        Fault("all rows", collation, "_row_numbers", swap(lambda _rows, plan: np.arange(len(plan)))),
+    ],
+    "test_unpacking_survives_a_cut_along_the_rows": [Fault("row order", unpacking, "_groups", after(sorted))],
+    "test_pieces_are_joined_whatever_the_order_of_the_rows": [
+        Fault("missing pieces pass", unpacking, "_require_whole", returns(None)),
+        Fault("pieces backwards", unpacking, "_groups", after(lambda groups: [group[::-1] for group in groups])),
+    ],
     "test_unpacking_leaves_holes_and_padding_out": [
-        Fault("holes returned", packing, "as_segments", after(faults.holes_as_tokens)),
+        Fault("holes returned", unpacking, "as_segments", after(faults.holes_as_tokens)),
     ],
     "test_the_mask_shows_each_document_so_far": [
         Fault("later tokens seen", masks, "fill_visible", swap(faults.later_tokens_seen)),

@@ -2,36 +2,130 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+from typing import Any, NamedTuple
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from neatpack.adapters import RowPlan, check_agreement, collate_documents, plan_rows, unpack
+from neatpack.adapters import (
+    OVERLONG_CHOICES,
+    PACKING_METHODS,
+    PADDING_ROW,
+    Overlong,
+    PackingMethod,
+    Piece,
+    RowPlan,
+    apply_packing_contract,
+    check_agreement,
+    collate_documents,
+    plan_rows,
+    unpack,
+)
 from neatpack.adapters.strategies import attention_document_ids
 from neatpack.contracts.batch import validate_training_batch
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, PlanError
-from tests.adapters import oracle
+from tests.adapters import oracle, oracle_plans
 from tests.adapters.properties import holds_for, listed, rows_of
 
-_LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
+_LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=14)
+_CAPACITY = st.integers(1, 16)
 
 
-@holds_for(lengths=_LENGTHS, room=st.integers(0, 12))
-def test_first_fit_places_every_document_once(lengths: list[int], room: int) -> None:
-    plan = plan_rows(lengths, max(lengths) + room)
-    assert [list(row) for row in plan.rows] == oracle.first_fit(lengths, max(lengths) + room)
-    assert sorted(document for row in plan.rows for document in row) == list(range(len(lengths)))
-    assert plan.fill == sum(lengths) / (len(plan.rows) * plan.capacity)
+class Options(NamedTuple):
+    """How a plan is made."""
+
+    method: PackingMethod
+    overlong: Overlong
+    documents_per_row: int | None
+
+    @property
+    def most(self) -> int:
+        return self.documents_per_row or 1000
+
+    def plan(self, lengths: list[int], capacity: int) -> RowPlan:
+        return plan_rows(
+            lengths,
+            capacity,
+            method=self.method,
+            overlong=self.overlong,
+            documents_per_row=self.documents_per_row,
+        )
 
 
-@holds_for(lengths=_LENGTHS, room=st.integers(0, 12), data=st.data())
+_OPTIONS = st.builds(
+    Options,
+    st.sampled_from(PACKING_METHODS),
+    st.sampled_from([choice for choice in OVERLONG_CHOICES if choice != "refuse"]),
+    st.none() | st.integers(1, 4),
+)
+
+
+def _pieces(plan: RowPlan) -> list[list[oracle_plans.Cut]]:
+    return [[(piece.document, piece.start, piece.stop) for piece in row] for row in plan.pieces]
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS)
+def test_a_plan_places_every_token_once_or_names_it(lengths: list[int], capacity: int, options: Options) -> None:
+    plan = options.plan(lengths, capacity)
+    placed = [piece for row in _pieces(plan) for piece in row]
+    dropped = [(piece.document, piece.start, piece.stop) for piece in plan.dropped]
+    assert oracle_plans.tokens_of([*placed, *dropped]) == oracle_plans.all_tokens(lengths)
+    over = [(document, capacity, length) for document, length in enumerate(lengths) if length > capacity]
+    assert dropped == (over if options.overlong == "truncate" else [])
+    for row in _pieces(plan):
+        assert 0 < len(row) <= options.most
+        assert sum(stop - start for _, start, stop in row) <= capacity
+    in_pieces = [document for document, _, _ in placed]
+    assert plan.split == tuple(sorted({each for each in in_pieces if in_pieces.count(each) > 1}))
+    assert plan.fill == sum(stop - start for _, start, stop in placed) / (len(plan) * capacity)
+    assert plan == options.plan(lengths, capacity)
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY)
+def test_best_fit_fills_rows_as_placing_one_by_one_does(lengths: list[int], capacity: int) -> None:
+    plan = plan_rows(lengths, capacity, overlong="split")
+    assert sorted(plan.row_tokens.tolist()) == oracle_plans.best_fit_loads(
+        oracle_plans.cut(lengths, capacity), capacity
+    )
+    openers = [max(row, key=lambda piece: (piece[2] - piece[1], -piece[0], -piece[1])) for row in _pieces(plan)]
+    assert [opener[:2] for opener in openers] == sorted(opener[:2] for opener in openers)
+
+
+@holds_for(lengths=_LENGTHS, room=st.integers(0, 12), most=st.none() | st.integers(1, 4))
+def test_first_fit_takes_the_first_row_with_room(lengths: list[int], room: int, most: int | None) -> None:
+    capacity = max(lengths) + room
+    plan = plan_rows(lengths, capacity, method="first_fit", documents_per_row=most)
+    assert [list(row) for row in plan.rows] == oracle_plans.first_fit(lengths, capacity, most or 1000)
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, most=st.none() | st.integers(1, 4))
+def test_wrapping_cuts_only_where_a_row_ends(lengths: list[int], capacity: int, most: int | None) -> None:
+    plan = plan_rows(lengths, capacity, method="wrap", overlong="split", documents_per_row=most)
+    assert _pieces(plan) == oracle_plans.wrapped(lengths, capacity, most or 1000)
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS)
+def test_a_plan_comes_back_from_its_state(lengths: list[int], capacity: int, options: Options) -> None:
+    plan = options.plan(lengths, capacity)
+    assert RowPlan.from_state(json.loads(json.dumps(plan.state()))) == plan
+    assert pickle.loads(pickle.dumps(plan)) == copy.deepcopy(plan) == plan  # noqa: S301 - what was just written
+    assert RowPlan.from_rows(plan.pieces, lengths, capacity, plan.dropped) == plan
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS, data=st.data())
 def test_collation_places_every_token_once_and_unpacking_returns_it(
-    lengths: list[int], room: int, data: st.DataObject
+    lengths: list[int], capacity: int, options: Options, data: st.DataObject
 ) -> None:
     dtype = data.draw(st.sampled_from((torch.int64, torch.int32)))
     documents = [torch.arange(length, dtype=dtype) + 100 * index for index, length in enumerate(lengths, start=1)]
-    plan = plan_rows(lengths, max(lengths) + room)
+    plan = options.plan(lengths, capacity)
     batch = collate_documents(documents, plan, pad_token_id=7)
     assert validate_training_batch(batch) == []
     ids, keys = batch.get("document_ids", batch["labels"]), batch.get("document_keys", batch["labels"])
@@ -42,14 +136,32 @@ def test_collation_places_every_token_once_and_unpacking_returns_it(
     assert listed(batch["padding_mask"]) == [[number == 0 for number in row] for row in rows]
     assert batch["input_ids"].dtype == torch.int64
     assert bool((batch["input_ids"][batch["padding_mask"]] == 7).all())
-    tokens = sorted(token for document in documents for token in listed(document))
-    assert sorted(listed(batch["input_ids"][~batch["padding_mask"]])) == tokens
     assert listed(batch["labels"]) == [
         [token if oracle.kept_label(rows, rows, row, place, "model") else -100 for place, token in enumerate(numbers)]
         for row, numbers in enumerate(listed(batch["input_ids"]))
     ]
-    for found, document in zip(unpack(batch["input_ids"], ids, keys), documents, strict=True):
-        assert listed(found) == listed(document)
+    limit = capacity if options.overlong == "truncate" else None
+    found = unpack(batch["input_ids"], ids, keys, batch.get("document_starts"))
+    assert [listed(each) for each in found] == [listed(document)[:limit] for document in documents]
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS, data=st.data())
+def test_chosen_rows_are_collated_as_all_are(
+    lengths: list[int], capacity: int, options: Options, data: st.DataObject
+) -> None:
+    documents = [torch.arange(length) + 100 * index for index, length in enumerate(lengths, start=1)]
+    plan = options.plan(lengths, capacity)
+    chosen = data.draw(st.lists(st.integers(-1, len(plan) - 1), min_size=1, max_size=5))
+    whole: dict[str, Any] = dict(collate_documents(documents, plan, 7))
+    part: dict[str, Any] = dict(collate_documents(documents, plan, 7, rows=chosen))
+    assert list(part) == list(whole)
+    empty = {"input_ids": 7, "labels": -100, "padding_mask": 1, "document_keys": -1, "document_starts": -1}
+    for name, values in part.items():
+        for row, found in zip(chosen, values.tolist(), strict=True):
+            width = len(found)
+            expected = whole[name].tolist()[row] if row != PADDING_ROW else [empty.get(name, 0)] * width
+            assert found[:width] == expected[:width]
+            assert set(found[len(expected) :] + expected[width:]) <= {-1}
 
 
 @holds_for(lengths=_LENGTHS, room=st.integers(0, 12), data=st.data())
@@ -57,7 +169,7 @@ def test_unpacking_survives_a_cut_along_the_rows(lengths: list[int], room: int, 
     plan = plan_rows(lengths, max(lengths) + room)
     batch = collate_documents([torch.full((length,), 5) for length in lengths], plan)
     ids, keys = batch.get("document_ids", batch["labels"]), batch.get("document_keys", batch["labels"])
-    order = data.draw(st.permutations(range(len(plan.rows))))
+    order = data.draw(st.permutations(range(len(plan))))
     cut = data.draw(st.integers(0, len(order)))
     results = torch.stack([torch.arange(ids.numel()).view(ids.shape), ids], dim=-1)
     for part in (order[:cut], order[cut:]):
@@ -70,6 +182,25 @@ def test_unpacking_survives_a_cut_along_the_rows(lengths: list[int], room: int, 
             row = next(row for row, members in enumerate(plan.rows) if document in members)
             before = sum(lengths[other] for other in plan.rows[row][: plan.rows[row].index(document)])
             assert int(each[0, 0]) == row * plan.capacity + before
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS, data=st.data())
+def test_pieces_are_joined_whatever_the_order_of_the_rows(
+    lengths: list[int], capacity: int, options: Options, data: st.DataObject
+) -> None:
+    documents = [torch.arange(length) + 100 * index for index, length in enumerate(lengths)]
+    plan = plan_rows(lengths, capacity, method=options.method, overlong="split")
+    batch: Any = collate_documents(documents, plan, rows=data.draw(st.permutations(range(len(plan)))))
+    ids, keys, starts = batch["document_ids"], batch["document_keys"], batch["document_starts"]
+    found = unpack(batch["input_ids"], ids, keys, starts)
+    assert [listed(each) for each in found] == [listed(document) for document in documents]
+    missing = data.draw(st.integers(0, len(plan) - 1))
+    rest = [row for row in range(len(plan)) if row != missing]
+    cut = set(keys[missing].tolist()) & set(keys[rest].flatten().tolist()) - {-1}
+    lost = [key for key in cut if max(starts[rest][keys[rest] == key]) > min(starts[missing][keys[missing] == key])]
+    if lost:
+        with pytest.raises(BatchError, match="document_starts"):
+            unpack(batch["input_ids"][rest], ids[rest], keys[rest], starts[rest])
 
 
 @holds_for(ids=attention_document_ids())
@@ -89,24 +220,127 @@ def test_what_is_unpacked_keeps_its_gradient() -> None:
     assert listed(gradient[0, :, 0]) == [1.0, 0.0, 1.0, 1.0]
 
 
+def test_a_contract_gives_what_it_names() -> None:
+    documents, contract = [torch.arange(3), torch.arange(2)], PackingCapabilities("document_ids", True)
+    plan = plan_rows([3, 2], 6)
+    expected: dict[str, Any] = dict(apply_packing_contract(collate_documents(documents, plan), contract))
+    found: dict[str, Any] = dict(collate_documents(documents, plan, contract=contract))
+    assert list(found) == list(expected)
+    assert "document_keys" in found
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_only_the_documents_of_the_rows_are_read() -> None:
+    class Lazy(list[Tensor]):
+        def __getitem__(self, index: Any) -> Any:
+            assert index == 1
+            return torch.arange(4)
+
+    plan = plan_rows([3, 4], 5)
+    batch = collate_documents(Lazy([torch.arange(0)] * 2), plan, rows=[plan.rows.index((1,))])
+    assert listed(batch["input_ids"]) == [[0, 1, 2, 3, 0]]
+
+
+def test_a_plan_of_long_rows_is_exact() -> None:
+    """Rooms past one word of bits, and keys past 16 bits."""
+    random = np.random.default_rng(3)
+    lengths = random.integers(1, 100_000, 300).tolist()
+    plan = plan_rows(lengths, 150_000)
+    assert sorted(plan.row_tokens.tolist()) == oracle_plans.best_fit_loads(lengths, 150_000)
+    assert sorted(document for row in plan.rows for document in row) == list(range(300))
+
+
+def test_a_plan_cannot_be_written_to() -> None:
+    given = np.array([2, 1])
+    plan = RowPlan(3, given, np.array([0, 1]), np.array([0, 0]), given.copy(), np.array([0, 2]))
+    with pytest.raises(ValueError, match="read-only"):
+        plan.documents[0] = 1
+    given[0] = 2  # The caller's own array stays as it was.
+    with pytest.raises(AttributeError):
+        plan.capacity = 4  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @pytest.mark.parametrize(
     ("lengths", "capacity", "row", "field"),
     [([], 4, None, "lengths"), ([2, 5], 4, 1, "lengths"), ([0, 2], 4, 0, "lengths"), ([2], 0, None, "capacity")],
 )
 def test_what_cannot_be_placed_is_refused(lengths: list[int], capacity: int, row: int | None, field: str) -> None:
-    with pytest.raises(PlanError) as caught:
-        plan_rows(lengths, capacity)
-    assert (caught.value.problems[0].field, caught.value.problems[0].row) == (field, row)
+    for method in PACKING_METHODS:
+        with pytest.raises(PlanError) as caught:
+            plan_rows(lengths, capacity, method=method)
+        assert (caught.value.problems[0].field, caught.value.problems[0].row) == (field, row)
+
+
+@pytest.mark.parametrize("lengths", [[True, 2], [2**63], [-1], [1, 2.0], np.array([[1]]), np.array([True]), "12"])
+def test_lengths_are_positive_ints(lengths: Any) -> None:
+    with pytest.raises(PlanError, match="lengths"):
+        plan_rows(lengths, 4, overlong="split")
 
 
 def test_every_document_that_cannot_be_placed_is_named() -> None:
-    with pytest.raises(PlanError) as caught:
-        plan_rows([9, 1, 0, 8], 4)
-    assert [problem.row for problem in caught.value.problems] == [0, 2, 3]
+    for lengths, rows in (([9, 1, 4, 8], [0, 3]), ([9, 1, 0, -8], [2, 3])):
+        with pytest.raises(PlanError) as caught:
+            plan_rows(lengths, 4)
+        assert [problem.row for problem in caught.value.problems] == rows
 
 
 def test_no_rows_have_no_fill() -> None:
-    assert RowPlan((), (), 4).fill == 0.0
+    plan = RowPlan.from_rows([], [], 4)
+    assert (plan.fill, plan.tokens, len(plan), plan.rows) == (0.0, 0, 0, ())
+    with pytest.raises(PlanError, match="rows"):
+        collate_documents([], plan)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dropped"),
+    [
+        ([[Piece(0, 0, 2)], [Piece(0, 3, 5)]], []),
+        ([[Piece(0, 0, 3)], [Piece(0, 2, 5)]], []),
+        ([[Piece(0, 0, 3)], [Piece(0, 3, 4)]], []),
+        ([[Piece(0, 0, 3)]], [Piece(0, 3, 4)]),
+        ([[Piece(0, 0, 3)]], [Piece(0, 3, 5), Piece(1, 0, 1)]),
+        ([[Piece(0, 1, 5)]], []),
+        ([[Piece(0, 0, 6)]], []),
+        ([[Piece(0, 3, 3), 0]], []),
+        ([[0], []], []),
+        ([[1]], []),
+        ([], []),
+        ([[0, 0]], []),
+    ],
+)
+def test_a_plan_that_loses_or_repeats_tokens_cannot_be_made(rows: list[list[int | Piece]], dropped: Any) -> None:
+    with pytest.raises(PlanError, match="rows"):
+        RowPlan.from_rows(rows, [5], 10, dropped)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("version", 2),
+        ("version", True),
+        ("capacity", 0),
+        ("lengths", [3, -4]),
+        ("lengths", [3.0, 4]),
+        ("lengths", [[3, 4]]),
+        ("lengths", None),
+        ("documents", [0, 5]),
+        ("documents", [0, 0]),
+        ("bounds", [0, 1]),
+        ("bounds", []),
+        ("cut", [[0, 0]]),
+        ("cut", [[9, 0, 1]]),
+        ("cut", [[0, 0, 2]]),
+        ("dropped", [[0, 1, 3]]),
+        ("dropped", "none"),
+    ],
+)
+def test_a_state_that_is_no_plan_is_refused(name: str, value: object) -> None:
+    state: dict[str, object] = {**plan_rows([3, 4], 5).state(), name: value}
+    with pytest.raises(PlanError):
+        RowPlan.from_state(state)
+    del state[name]
+    with pytest.raises(PlanError, match=name):
+        RowPlan.from_state(state)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +350,11 @@ def test_no_rows_have_no_fill() -> None:
         [torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)],
         [torch.zeros(2, dtype=torch.int64), torch.zeros(1, 3, dtype=torch.int64)],
         [torch.zeros(2, dtype=torch.int64), torch.zeros(3)],
+        [torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.complex64)],
         [torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.bool)],
+        [torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64).to_sparse()],
         [torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64, device="meta")],
+        [torch.zeros(length, dtype=torch.int64, device="meta") for length in (2, 3)],
     ],
 )
 def test_documents_that_are_not_the_plan_s_are_refused(documents: list[Tensor]) -> None:
@@ -125,17 +362,31 @@ def test_documents_that_are_not_the_plan_s_are_refused(documents: list[Tensor]) 
         collate_documents(documents, plan_rows([2, 3], 6))
 
 
+@pytest.mark.parametrize("rows", [[], [2], [-2], [True], range(5)])
+def test_rows_are_those_of_the_plan(rows: Any) -> None:
+    with pytest.raises(PlanError, match="rows"):
+        collate_documents([torch.zeros(2, dtype=torch.int64)] * 2, plan_rows([2, 2], 3), rows=rows)
+
+
 @pytest.mark.parametrize(
-    ("values", "keys"),
+    ("values", "keys", "starts"),
     [
-        (torch.zeros(1, 4), None),
-        (torch.zeros(2, 3), torch.tensor([[0], [1]])),
-        (torch.zeros(2, 3), torch.tensor([[0, 1], [1, -1]])),
-        (torch.zeros(2, 3), torch.tensor([[0, 1, 2]])),
-        (torch.zeros(2, 3), torch.zeros(2, 2)),
-        (torch.zeros(2, 3), torch.tensor([[0, 1], [2, 3]])),
+        (torch.zeros(1, 4), None, None),
+        (torch.zeros(2, 3), torch.tensor([[0], [1]]), None),
+        (torch.zeros(2, 3), torch.tensor([[0, 1], [1, -1]]), None),
+        (torch.zeros(2, 3), torch.tensor([[0, 1, 2]]), None),
+        (torch.zeros(2, 3), torch.zeros(2, 2), None),
+        (torch.zeros(2, 3), torch.zeros(2, 2, dtype=torch.bool), None),
+        (torch.zeros(2, 3), torch.tensor([[0, 1], [2, 3]]), None),
+        (torch.zeros(2, 3), None, torch.tensor([[0, 0], [0, -1]])),
+        (torch.zeros(2, 3), torch.tensor([[0, 1], [1, -1]]), torch.tensor([[0, 0], [0, -1]])),
+        (torch.zeros(2, 3), torch.tensor([[0, 1], [1, -1]]), torch.tensor([[0, 0], [2, -1]])),
+        (torch.zeros(2, 3), torch.tensor([[0, 1], [1, -1]]), torch.tensor([[0, 1], [2, -1]])),
+        (torch.zeros(2, 3), torch.tensor([[0, 1], [1, -1]]), torch.tensor([[0, 0], [1, 2]])),
     ],
 )
-def test_keys_that_do_not_name_each_document_once_are_refused(values: Tensor, keys: Tensor | None) -> None:
+def test_keys_that_do_not_name_each_document_once_are_refused(
+    values: Tensor, keys: Tensor | None, starts: Tensor | None
+) -> None:
     with pytest.raises(BatchError):
-        unpack(values, torch.tensor([[1, 1, 2], [1, 0, 0]]), keys)
+        unpack(values, torch.tensor([[1, 1, 2], [1, 0, 0]]), keys, starts)

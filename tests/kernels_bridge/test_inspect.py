@@ -30,7 +30,9 @@ from neatpack.kernels_bridge.terminal import plain
 
 
 def _batch(lengths: list[int], capacity: int) -> dict[str, BatchEntry]:
-    batch = collate_documents([torch.arange(length) for length in lengths], plan_rows(lengths, capacity))
+    batch = collate_documents(
+        [torch.arange(length) for length in lengths], plan_rows(lengths, capacity, method="first_fit")
+    )
     entries: dict[str, BatchEntry] = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     return entries
 
@@ -176,11 +178,11 @@ def test_a_padding_mask_that_contradicts_the_ids_as_packed_is_flagged(
 
 def test_entries_that_were_not_compared_are_named() -> None:
     entries = _every_encoding([3, 2, 4], 6)
-    assert inspect_batch(entries).uncompared == ("input_ids", "labels", "document_keys")
+    assert inspect_batch(entries).uncompared == ("input_ids", "labels", "document_keys", "document_starts")
     del entries["packed_token_indices"], entries["cu_seq_lens_q"]
     half = ("cu_seq_lens_k", "max_length_q", "max_length_k", "cu_seqlens", "max_seqlen")
-    assert set(inspect_batch(entries).uncompared) == {"input_ids", "labels", "document_keys", *half}
-    assert "not compared: input_ids, labels, document_keys" in _strip(_batch([3, 2, 4], 6))
+    assert set(inspect_batch(entries).uncompared) == {"input_ids", "labels", "document_keys", "document_starts", *half}
+    assert "not compared: input_ids, labels, document_keys, document_starts" in _strip(_batch([3, 2, 4], 6))
 
 
 def test_a_batch_that_says_nothing_of_documents_is_refused() -> None:

@@ -1,0 +1,209 @@
+"""Documents into the rows of a plan: one padded batch, in one pass over the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.adapters.arguments import INT32_MAX, is_count, require_instance, require_pad_token
+from neatpack.adapters.row_plans import RowPlan
+from neatpack.adapters.segments import INTEGER_DTYPES, Integers, to_tensor
+from neatpack.adapters.yielding import apply_packing_contract
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.capabilities import AnyPackedSequenceContract
+from neatpack.contracts.errors import PlanError, Problem
+from neatpack.contracts.fields import IGNORED_LABEL, UNUSED_OFFSET
+
+PADDING_ROW: Final = -1
+"""In place of the number of a row: a row of nothing but padding."""
+
+
+def collate_documents(
+    documents: Sequence[Tensor],
+    plan: RowPlan,
+    pad_token_id: int = 0,
+    *,
+    rows: Sequence[int] | None = None,
+    contract: AnyPackedSequenceContract | None = None,
+) -> TrainingBatch[Tensor]:
+    """Lay documents out in padded rows.
+
+    Args:
+        documents: the tokens of each document, integer `[tokens]`, on one device. Only those are read that lie in the
+            rows, so a sequence may load each when it is asked for.
+        plan: where each document goes, as `plan_rows` gives it for their lengths.
+        pad_token_id: what `input_ids` holds at padding. Padding is known by document id 0, so any token will do.
+        rows: the rows of the plan that the batch holds, in this order, -1 for a row of padding alone; None for all.
+        contract: emit what a model with this contract reads, as `apply_packing_contract` does.
+
+    Returns:
+        A batch of rows of `plan.capacity` places: `input_ids`; `labels` for a model that shifts them itself, -100
+        at padding and at the first token of each piece; `position_ids`; `padding_mask`; `document_ids`; and of each
+        piece `document_keys`, the index of its document in `documents`, and `document_starts`, the token with which
+        it begins there, both `[batch, most pieces of a row]`, filled with -1.
+
+    Raises:
+        PlanError: the documents are not those of the plan, it has no such rows, or `pad_token_id` is no token.
+        PackingError: as `apply_packing_contract`, where there is a contract.
+
+    Example:
+        >>> from neatpack.adapters.planning import plan_rows
+        >>> documents = [torch.tensor([5, 6, 7]), torch.tensor([8, 9])]
+        >>> batch = collate_documents(documents, plan_rows([3, 2], capacity=6))
+        >>> batch["input_ids"], batch["document_ids"], batch["document_keys"]
+        (tensor([[5, 6, 7, 8, 9, 0]]), tensor([[1, 1, 1, 2, 2, 0]]), tensor([[0, 1]]))
+    """
+    require_instance(documents, Sequence, "documents", "Give a list of tensors.", error=PlanError)
+    require_instance(plan, RowPlan, "plan", "Call plan_rows(lengths, capacity).", error=PlanError)
+    require_pad_token(pad_token_id, PlanError)
+    if len(documents) != plan.lengths.size:
+        message = f"there are {len(documents)} documents, and the plan is for {plan.lengths.size}"
+        remedy = "Plan the lengths of these documents."
+        raise PlanError(Problem("documents", message, "disagreement", remedy=remedy))
+    layout = _lay_out(plan, _row_numbers(rows, plan))
+    tokens = _tokens(documents, plan, layout)
+    device = tokens[0].device if tokens else torch.device("cpu")
+    batch = _batch(plan, layout, _fill(tokens, layout, pad_token_id, device), device)
+    return batch if contract is None else apply_packing_contract(batch, contract)
+
+
+class _Layout(NamedTuple):
+    """The pieces of a batch in row order, and the runs that they and the padding at the end of each row make.
+
+    `pieces` are numbers of the plan, `[pieces]`, and `counts` how many each row has, `[rows]`. `runs` are the places
+    of each run, and `numbers` the document id of each, 0 for padding; `[runs]`.
+    """
+
+    pieces: Integers
+    counts: Integers
+    runs: Integers
+    numbers: Integers
+
+
+def _lay_out(plan: RowPlan, rows: Integers) -> _Layout:
+    # What is appended is found at PADDING_ROW, the last index.
+    counts = np.append(plan.bounds[1:] - plan.bounds[:-1], 0)[rows]
+    padding = plan.capacity - np.append(plan.row_tokens, 0)[rows]
+    ends = np.cumsum(counts)
+    ranks = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
+    pieces = np.repeat(plan.bounds[rows], counts) + ranks
+    # Every row is given a run of padding, of no places where the row is full.
+    runs = np.insert(plan.piece_lengths[pieces], ends, padding)
+    return _Layout(pieces, counts, runs, np.insert(ranks + 1, ends, 0))
+
+
+def _tokens(documents: Sequence[Tensor], plan: RowPlan, layout: _Layout) -> list[Tensor]:
+    """Give the tokens of each piece.
+
+    Raises:
+        PlanError: with every document that is not as the plan knows it.
+    """
+    indices: list[int] = plan.documents[layout.pieces].tolist()
+    starts: list[int] = plan.starts[layout.pieces].tolist()
+    stops: list[int] = plan.stops[layout.pieces].tolist()
+    lengths: list[int] = plan.lengths[plan.documents[layout.pieces]].tolist()
+    whole = {index: documents[index] for index in dict.fromkeys(indices)}
+    problems = _document_problems(whole, dict(zip(indices, lengths, strict=True)))
+    if problems:
+        raise PlanError(*problems)
+    return [
+        whole[index] if stop - start == length else whole[index][start:stop]
+        for index, start, stop, length in zip(indices, starts, stops, lengths, strict=True)
+    ]
+
+
+def _fill(tokens: list[Tensor], layout: _Layout, pad_token_id: int, device: torch.device) -> Tensor:
+    """Join the pieces and the padding into one stream of places."""
+    padding = layout.runs[layout.numbers == 0]
+    fill = torch.full((int(padding.max()),), pad_token_id, dtype=torch.int64, device=device)
+    parts: list[Tensor] = []
+    done = 0
+    for count, places in zip(layout.counts.tolist(), padding.tolist(), strict=True):
+        parts += tokens[done : done + count]
+        parts += [fill[:places]] if places else []
+        done += count
+    return torch.cat([part if part.dtype == torch.int64 else part.to(torch.int64) for part in parts])
+
+
+def _batch(plan: RowPlan, layout: _Layout, tokens: Tensor, device: torch.device) -> TrainingBatch[Tensor]:
+    padding = layout.numbers == 0
+    padding_mask = to_tensor(np.repeat(padding, layout.runs), device)
+    opens = np.cumsum(layout.runs) - layout.runs
+    labels = tokens.clone()
+    labels[to_tensor(opens[~padding], device)] = IGNORED_LABEL
+    if layout.runs[padding].any():
+        labels.masked_fill_(padding_mask, IGNORED_LABEL)
+    shape = (layout.counts.size, plan.capacity)
+    return {
+        "input_ids": tokens.view(shape),
+        "labels": labels.view(shape),
+        "position_ids": to_tensor(_positions(layout), device).view(shape),
+        "padding_mask": padding_mask.view(shape),
+        "document_ids": to_tensor(np.repeat(layout.numbers, layout.runs), device).view(shape),
+        "document_keys": to_tensor(_per_row(plan.documents, layout), device),
+        "document_starts": to_tensor(_per_row(plan.starts, layout), device),
+    }
+
+
+def _positions(layout: _Layout) -> Integers:
+    """Count the tokens of each piece from 0, by copying the first numbers again and again; padding has 0."""
+    counted = np.arange(int(layout.runs.max()))
+    zeros = np.zeros_like(counted)
+    return np.concatenate(
+        [
+            (counted if number else zeros)[:places]
+            for number, places in zip(layout.numbers.tolist(), layout.runs.tolist(), strict=True)
+        ]
+    )
+
+
+def _per_row(values: Integers, layout: _Layout) -> npt.NDArray[np.int64]:
+    """Give a value of each piece as `[rows, most pieces of a row]`."""
+    table = np.full((layout.counts.size, max(1, int(layout.counts.max()))), UNUSED_OFFSET, np.int64)
+    table[np.arange(table.shape[1]) < layout.counts[:, None]] = values[layout.pieces]
+    return table
+
+
+def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
+    """Give the rows of the batch, or raise where the plan has no such rows."""
+    if rows is None:
+        numbers = np.arange(len(plan))
+    else:
+        require_instance(rows, (Sequence, np.ndarray), "rows", "Give a list of rows of the plan.", error=PlanError)
+        for place, row in enumerate(cast("Sequence[object]", rows)):
+            if not (is_count(row) and cast("int", row) < len(plan)) and row != PADDING_ROW:
+                message = f"must be a row of the plan, below {len(plan)}, or {PADDING_ROW} for padding alone"
+                raise PlanError(Problem("rows", message, "value", place, value=row))
+        numbers = np.array([int(row) for row in rows], np.int64)
+    places = numbers.size * plan.capacity
+    if not 0 < places <= INT32_MAX:
+        remedy = "Give rows of the plan by parts: rows=range(start, stop)."
+        raise PlanError(Problem("rows", f"must be from 1 to {INT32_MAX} places", "shape", value=places, remedy=remedy))
+    return numbers
+
+
+def _document_problems(documents: dict[int, Tensor], lengths: dict[int, int]) -> list[Problem]:
+    """List the documents that are not as the plan knows them; none is read from its device."""
+    devices: dict[torch.device, int] = {}
+    problems: list[Problem] = []
+    for index, document in documents.items():
+        if not isinstance(cast("object", document), Tensor):
+            found = type(document).__name__
+            problems.append(Problem("documents", "must be a torch.Tensor", "type", index, value=found))
+        elif document.dtype not in INTEGER_DTYPES or document.layout is not torch.strided or document.ndim != 1:
+            value = (document.dtype, document.layout, tuple(document.shape))
+            problems.append(Problem("documents", "must be dense integers [tokens]", "shape", index, value=value))
+        elif document.numel() != lengths[index]:
+            message = f"has not the {lengths[index]} tokens that the plan knows"
+            problems.append(Problem("documents", message, "disagreement", index, value=document.numel()))
+        else:
+            devices.setdefault(document.device, index)
+    if len(devices) > 1 or torch.device("meta") in devices:
+        message = "must all lie on one device, and have data"
+        problems += [Problem("documents", message, "device", index, value=each) for each, index in devices.items()]
+    return problems

@@ -1,0 +1,37 @@
+"""First fit: documents in the order in which they come, each into the first row that has room for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neatpack.adapters.segments import Integers
+
+
+def first_fit(lengths: Integers, capacity: int, documents_per_row: int) -> Integers:
+    """Give the row of each document, `[documents]`."""
+    rooms = Rooms(lengths.size, capacity, documents_per_row)
+    return np.array([rooms.take(length) for length in lengths.tolist()], np.int64)
+
+
+class Rooms:
+    """The room left in each row, in a tree whose nodes hold the most room below them: first fit in log n."""
+
+    def __init__(self, rows: int, capacity: int, documents_per_row: int) -> None:
+        self._leaves = 1 << max(rows - 1, 0).bit_length()
+        self._most = [capacity] * (2 * self._leaves)
+        self._seats = [documents_per_row] * rows
+
+    def take(self, length: int) -> int:
+        """Take room from the first row that has enough, and give its index."""
+        node = 1
+        while node < self._leaves:
+            node *= 2
+            if self._most[node] < length:
+                node += 1
+        row = node - self._leaves
+        self._seats[row] -= 1
+        self._most[node] = self._most[node] - length if self._seats[row] else 0
+        while node > 1:
+            node //= 2
+            self._most[node] = max(self._most[2 * node], self._most[2 * node + 1])
+        return row

@@ -1,0 +1,185 @@
+"""From the lengths of documents to a plan of rows: for those without a packing loader."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple, cast, get_args
+
+import numpy as np
+
+from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, is_count, require_count, require_instance
+from neatpack.adapters.best_fit import best_fit, radix_order
+from neatpack.adapters.first_fit import first_fit
+from neatpack.adapters.row_plans import Piece, RowPlan
+from neatpack.adapters.segments import Integers
+from neatpack.contracts.errors import PlanError, Problem
+
+PackingMethod = Literal["best_fit", "first_fit", "wrap"]
+"""How documents are placed: longest first, each into the fullest row that has room; in order, each into the first row
+that has room; or end to end, cut where a row ends."""
+
+PACKING_METHODS: Final[tuple[PackingMethod, ...]] = get_args(PackingMethod)
+
+Overlong = Literal["refuse", "split", "truncate"]
+"""What becomes of a document that is longer than a row: an error, several pieces, or its first tokens alone."""
+
+OVERLONG_CHOICES: Final[tuple[Overlong, ...]] = get_args(Overlong)
+
+_EMPTY_REMEDY: Final = "Leave empty documents out."
+
+
+def plan_rows(
+    lengths: Sequence[int],
+    capacity: int,
+    *,
+    method: PackingMethod = "best_fit",
+    overlong: Overlong = "refuse",
+    documents_per_row: int | None = None,
+) -> RowPlan:
+    """Place documents into rows. The same lengths give the same plan.
+
+    Rows stand in the order of the documents that opened them, and documents within a row in their own order.
+
+    Args:
+        lengths: the tokens of each document, all positive.
+        capacity: places of a row.
+        method: "best_fit" leaves the least padding: longest first, each document into the fullest row that has room
+            for it (best-fit decreasing). "first_fit" takes documents in order, each into the first row that has
+            room. "wrap" lays them end to end and cuts where a row ends; what is cut goes on as a document of its own
+            in the next row.
+        overlong: what becomes of documents longer than a row. "refuse" raises; "split" makes pieces of `capacity`
+            tokens and a last one of the rest; "truncate" keeps the first `capacity` tokens, and names the others in
+            `dropped`.
+        documents_per_row: the most documents of a row, and pieces of documents; None for no bound.
+
+    Raises:
+        PlanError: with every document that is empty, or longer than a row and to be refused; or no such choice.
+
+    Example:
+        >>> plan_rows([3, 4, 2, 1], capacity=5).rows
+        ((0, 2), (1, 3))
+        >>> plan_rows([7], capacity=5, overlong="split").pieces
+        ((Piece(document=0, start=0, stop=5),), (Piece(document=0, start=5, stop=7),))
+        >>> plan_rows([3, 7], capacity=5, overlong="truncate").dropped
+        (Piece(document=1, start=5, stop=7),)
+    """
+    capacity = require_count(capacity, "capacity", "Give the places of a row.", least=1, error=PlanError)
+    _require_choice(method, PACKING_METHODS, "method")
+    _require_choice(overlong, OVERLONG_CHOICES, "overlong")
+    most = INT32_MAX  # No row has more places.
+    if documents_per_row is not None:
+        remedy = "Give the most documents of a row, or None."
+        most = require_count(documents_per_row, "documents_per_row", remedy, least=1, error=PlanError)
+    counts = _length_array(lengths)
+    kept = counts if overlong == "split" else np.minimum(counts, capacity)
+    long = np.flatnonzero(kept < counts)
+    if long.size and overlong == "refuse":
+        raise PlanError(*(_long_problem(int(document), int(counts[document]), capacity) for document in long))
+    if method == "wrap":
+        pieces, rows = _wrap(kept, capacity, most)
+    else:
+        pieces = _split(kept, capacity)
+        rows = _place(pieces.stops - pieces.starts, capacity, most, method)
+    order = radix_order(rows, rows.size)
+    bounds = np.append(0, np.cumsum(np.bincount(rows)))
+    dropped = tuple(Piece(int(document), int(kept[document]), int(counts[document])) for document in long)
+    documents, starts, stops = (array[order] for array in pieces)
+    return RowPlan(capacity, counts, documents, starts, stops, bounds, dropped)
+
+
+class _Pieces(NamedTuple):
+    """The document of each piece, where in it the piece starts, and where it stops."""
+
+    documents: Integers
+    starts: Integers
+    stops: Integers
+
+
+def _split(lengths: Integers, capacity: int) -> _Pieces:
+    """Cut what is longer than a row into pieces of a row, and a last one of the rest."""
+    if int(lengths.max()) <= capacity:
+        return _Pieces(np.arange(lengths.size), np.zeros_like(lengths), lengths)
+    counts = -(-lengths // capacity)
+    documents = np.repeat(np.arange(lengths.size), counts)
+    starts = (np.arange(documents.size) - np.repeat(np.cumsum(counts) - counts, counts)) * capacity
+    return _Pieces(documents, starts, np.minimum(starts + capacity, lengths[documents]))
+
+
+def _place(lengths: Integers, capacity: int, most: int, method: PackingMethod) -> Integers:
+    """Give the row of each piece, none of which is longer than a row."""
+    if lengths.size <= most and int(lengths.sum()) <= capacity:
+        return np.zeros_like(lengths)  # One row holds all, whatever the method.
+    place = best_fit if method == "best_fit" else first_fit
+    return place(lengths, capacity, most)
+
+
+def _wrap(lengths: Integers, capacity: int, most: int) -> tuple[_Pieces, Integers]:
+    """Cut the stream of all tokens where a document ends and where a row does; give the row of each piece as well."""
+    ends = np.cumsum(lengths)
+    row_ends = _row_ends(ends.tolist(), capacity, most)
+    cuts = np.union1d(ends, row_ends)
+    opens = np.append(0, cuts[:-1])
+    documents = np.searchsorted(ends, opens, side="right")
+    before = (ends - lengths)[documents]
+    return _Pieces(documents, opens - before, cuts - before), np.searchsorted(row_ends, opens, side="right")
+
+
+def _row_ends(ends: list[int], capacity: int, most: int) -> list[int]:
+    """Find how many tokens of the stream the rows up to each hold: a row is full, or holds `most` pieces."""
+    found: list[int] = []
+    end = 0
+    while end < ends[-1]:
+        last = min(bisect_right(ends, end) + most, len(ends)) - 1
+        end = min(end + capacity, ends[last])
+        found.append(end)
+    return found
+
+
+def _length_array(lengths: Sequence[int]) -> Integers:
+    """Give lengths as an array of their own.
+
+    Raises:
+        PlanError: with each that is no positive int.
+    """
+    remedy = "Give a list: [len(tokens) for tokens in documents]."
+    require_instance(lengths, (Sequence, np.ndarray), "lengths", remedy, error=PlanError)
+    if len(lengths) == 0:
+        remedy = "Give at least one."
+        raise PlanError(Problem("lengths", "there is no document", "shape", value=0, remedy=remedy))
+    given = cast("object", lengths)
+    if isinstance(given, np.ndarray) or set(map(type, lengths)) == {int}:
+        counts = _as_integers(given)
+        if counts is not None and counts.min() > 0:
+            return counts
+    problems = [
+        Problem("lengths", "must be a positive int", "value", document, value=length, remedy=_EMPTY_REMEDY)
+        for document, length in enumerate(lengths)
+        if not is_count(length) or not 0 < length <= INT64_MAX
+    ]
+    if problems:
+        raise PlanError(*problems)
+    return np.array([int(length) for length in lengths], np.int64)
+
+
+def _as_integers(lengths: object) -> Integers | None:
+    """Make an array fast, of an array of integers or a list of nothing but ints; None where it is none."""
+    if isinstance(lengths, np.ndarray):
+        return lengths.astype(np.int64) if lengths.ndim == 1 and lengths.dtype.kind == "i" else None
+    try:
+        return np.frombuffer(array("q", cast("Sequence[int]", lengths)), np.int64)
+    except OverflowError:
+        return None
+
+
+def _long_problem(document: int, length: int, capacity: int) -> Problem:
+    message = f"is longer than a row of {capacity} places"
+    remedy = 'Give longer rows, or say overlong="split" or overlong="truncate".'
+    return Problem("lengths", message, "value", document, value=length, remedy=remedy)
+
+
+def _require_choice(value: object, choices: tuple[str, ...], field: str) -> None:
+    if value not in choices:
+        remedy = f"Give one of {', '.join(map(repr, choices))}."
+        raise PlanError(Problem(field, "is no such choice", "value", value=value, remedy=remedy))

@@ -1,0 +1,309 @@
+"""A plan of rows: which piece of which document lies in which row, and what was left out because it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
+
+import numpy as np
+
+from neatpack.adapters.arguments import is_count, require_count, require_instance
+from neatpack.adapters.plan_states import read_numbers, read_version
+from neatpack.adapters.segments import Integers
+from neatpack.contracts.errors import PlanError, Problem
+
+_CAPACITY_REMEDY: Final = "Give the places of a row."
+
+
+class Piece(NamedTuple):
+    """Tokens `start` to `stop` of a document, by its index. A document that was not cut is one piece."""
+
+    document: int
+    start: int
+    stop: int
+
+
+class RowPlanState(TypedDict):
+    """A plan as plain data, for JSON: `cut` holds piece, start and stop of each piece that is no whole document."""
+
+    version: Literal[1]
+    capacity: int
+    lengths: list[int]
+    documents: list[int]
+    bounds: list[int]
+    cut: list[list[int]]
+    dropped: list[list[int]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowPlan:
+    """Which pieces of documents share a row. Every token of every document stands in one row, or is named as dropped.
+
+    Pieces are counted through all rows, in the order in which they are laid out. The arrays cannot be written to.
+
+    Attributes:
+        capacity: places of a row.
+        lengths: the tokens of each document, by its index; `[documents]`.
+        documents: the document of each piece; `[pieces]`.
+        starts: the token of that document with which the piece begins; `[pieces]`.
+        stops: the token before which it ends; `[pieces]`.
+        bounds: the first piece of each row, and the number of pieces; `[rows + 1]`.
+        dropped: what is in no row, because it was to be left out.
+
+    Raises:
+        PlanError: a token is in no row or in two, a row is empty, or it holds more than it has places.
+
+    Example:
+        >>> RowPlan.from_rows([[0, 2], [1]], lengths=[3, 4, 2], capacity=5)
+        RowPlan(3 documents in 2 rows of 5 places, 90.0% filled)
+    """
+
+    capacity: int
+    lengths: Integers
+    documents: Integers
+    starts: Integers
+    stops: Integers
+    bounds: Integers
+    dropped: tuple[Piece, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_count(self.capacity, "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
+        for field in ("lengths", "documents", "starts", "stops", "bounds"):
+            object.__setattr__(self, field, _frozen(getattr(self, field), field))
+        problems = _shape_problems(self) or _row_problems(self) or _piece_problems(self)
+        if problems:
+            raise PlanError(*problems)
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Sequence[Sequence[int | Piece]],
+        lengths: Sequence[int],
+        capacity: int,
+        dropped: Sequence[Piece] = (),
+    ) -> RowPlan:
+        """Make a plan of rows that were found elsewhere.
+
+        Args:
+            rows: for each row what it holds: documents by their index, or pieces of them.
+            lengths: the tokens of each document.
+            capacity: places of a row.
+            dropped: what is left out on purpose.
+
+        Raises:
+            PlanError: as the class; or a row holds something else.
+
+        Example:
+            >>> RowPlan.from_rows([[Piece(0, 0, 4)], [Piece(0, 4, 6), 1]], lengths=[6, 1], capacity=4).split
+            (0,)
+        """
+        counts = _numbers(lengths, "lengths")
+        _require_sequence(rows, "rows")
+        _require_sequence(dropped, "dropped")
+        pieces: list[Piece] = []
+        for row, items in enumerate(rows):
+            _require_sequence(items, "rows")
+            pieces += [_piece(item, counts, row) for item in items]
+        table = np.array(pieces, np.int64).reshape(-1, 3)
+        bounds = np.cumsum([0, *map(len, rows)])
+        return cls(capacity, counts, table[:, 0], table[:, 1], table[:, 2], bounds, tuple(dropped))
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object]) -> RowPlan:
+        """Make the plan again whose `state()` was saved.
+
+        Raises:
+            PlanError: the state is of another version or kind, or no plan.
+        """
+        read_version(state, _VERSION, "a row plan")
+        lengths, documents = read_numbers(state, "lengths"), read_numbers(state, "documents")
+        if documents.size and not 0 <= documents.min() <= documents.max() < lengths.size:
+            raise PlanError(Problem("documents", f"must be below {lengths.size}", "value"))
+        starts, stops = np.zeros_like(documents), lengths[documents]
+        cut = read_numbers(state, "cut", width=3)
+        if cut.size and not 0 <= cut[:, 0].min() <= cut[:, 0].max() < documents.size:
+            raise PlanError(Problem("cut", f"must name pieces below {documents.size}", "value"))
+        starts[cut[:, 0]], stops[cut[:, 0]] = cut[:, 1], cut[:, 2]
+        capacity = require_count(state.get("capacity"), "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
+        dropped = tuple(Piece(*piece) for piece in read_numbers(state, "dropped", width=3).tolist())
+        return cls(capacity, lengths, documents, starts, stops, read_numbers(state, "bounds"), dropped)
+
+    def state(self) -> RowPlanState:
+        """Give the plan as plain data that JSON can hold; `from_state` makes it again.
+
+        Example:
+            >>> plan = RowPlan.from_rows([[1], [0]], lengths=[3, 4], capacity=5)
+            >>> RowPlan.from_state(plan.state()) == plan
+            True
+        """
+        cut = np.flatnonzero((self.starts != 0) | (self.stops != self.lengths[self.documents]))
+        return {
+            "version": _VERSION,
+            "capacity": self.capacity,
+            "lengths": self.lengths.tolist(),
+            "documents": self.documents.tolist(),
+            "bounds": self.bounds.tolist(),
+            "cut": np.stack([cut, self.starts[cut], self.stops[cut]], axis=1).tolist(),
+            "dropped": [list(piece) for piece in self.dropped],
+        }
+
+    @cached_property
+    def rows(self) -> tuple[tuple[int, ...], ...]:
+        """The documents of each row, by their index, in the order in which they are laid out."""
+        documents: list[int] = self.documents.tolist()
+        return tuple(tuple(documents[first:stop]) for first, stop in pairwise(self.bounds.tolist()))
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[Piece, ...], ...]:
+        """The pieces of each row, in the order in which they are laid out."""
+        found = list(map(Piece, self.documents.tolist(), self.starts.tolist(), self.stops.tolist()))
+        return tuple(tuple(found[first:stop]) for first, stop in pairwise(self.bounds.tolist()))
+
+    @cached_property
+    def piece_lengths(self) -> Integers:
+        """The tokens of each piece, `[pieces]`."""
+        return _frozen(self.stops - self.starts, "piece_lengths")
+
+    @cached_property
+    def row_tokens(self) -> Integers:
+        """The tokens that each row holds, `[rows]`."""
+        before = np.append(0, np.cumsum(self.piece_lengths))
+        return _frozen(before[self.bounds[1:]] - before[self.bounds[:-1]], "row_tokens")
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """The documents that lie in more than one piece, ascending."""
+        counts = np.bincount(self.documents, minlength=self.lengths.size)
+        return tuple(np.flatnonzero(counts > 1).tolist())
+
+    @property
+    def tokens(self) -> int:
+        """The tokens in all rows; those of the documents, less what was dropped."""
+        return int(self.piece_lengths.sum())
+
+    @property
+    def fill(self) -> float:
+        """The share of places that hold tokens, from 0 to 1; 0 without rows."""
+        return self.tokens / (self.capacity * len(self)) if len(self) else 0.0
+
+    def __len__(self) -> int:
+        return self.bounds.size - 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RowPlan):
+            return NotImplemented
+        pairs = zip(_parts(self), _parts(other), strict=True)
+        return all(np.array_equal(one, two) for one, two in pairs)
+
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+    def __reduce__(self) -> tuple[type[RowPlan], tuple[object, ...]]:
+        return RowPlan, tuple(_parts(self))
+
+    def __repr__(self) -> str:
+        size = f"{self.lengths.size} documents in {len(self)} rows of {self.capacity} places"
+        return f"RowPlan({size}, {self.fill:.1%} filled)"
+
+
+_VERSION: Final = 1
+
+
+def _parts(plan: RowPlan) -> list[Any]:
+    return [getattr(plan, field.name) for field in fields(plan)]
+
+
+def _frozen(array: Integers, field: str) -> Integers:
+    """Give an array that cannot be written to; the one that was given stays as it is."""
+    require_instance(array, np.ndarray, field, "Call RowPlan.from_rows for lists.", error=PlanError)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        message = "must be one axis of integers"
+        raise PlanError(Problem(field, message, "shape", value=(array.dtype, array.shape)))
+    view: Integers = array.astype(np.int64, copy=False).view()
+    view.flags.writeable = False
+    return view
+
+
+def _require_sequence(value: object, field: str) -> None:
+    require_instance(value, (Sequence, np.ndarray), field, "Give a list.", error=PlanError)
+
+
+def _numbers(lengths: Sequence[int], field: str) -> Integers:
+    _require_sequence(lengths, field)
+    wrong = next((index for index, length in enumerate(lengths) if not is_count(length) or length < 1), None)
+    if wrong is not None:
+        raise PlanError(Problem(field, "must be a positive int", "value", wrong, value=lengths[wrong]))
+    return np.array([int(length) for length in lengths], np.int64)
+
+
+def _piece(item: object, lengths: Integers, row: int) -> Piece:
+    if isinstance(item, Piece) and all(map(is_count, item)):
+        return Piece(*map(int, item))
+    if is_count(item) and cast("int", item) < lengths.size:
+        document = int(cast("int", item))
+        return Piece(document, 0, int(lengths[document]))
+    message = f"must hold documents below {lengths.size}, or pieces of them"
+    raise PlanError(Problem("rows", message, "value", row, value=item))
+
+
+def _shape_problems(plan: RowPlan) -> list[Problem]:
+    pieces = plan.documents.size
+    if not plan.starts.size == plan.stops.size == pieces:
+        found = (pieces, plan.starts.size, plan.stops.size)
+        return [Problem("documents", "starts and stops must be as many as pieces", "shape", value=found)]
+    ends = (plan.bounds[0], plan.bounds[-1]) if plan.bounds.size else ()
+    if ends != (0, pieces):
+        return [Problem("bounds", f"must go from 0 to {pieces}, the number of pieces", "value", value=ends)]
+    return []
+
+
+def _row_problems(plan: RowPlan) -> list[Problem]:
+    """List the rows that are empty or too full."""
+    (empty,) = np.nonzero(plan.bounds[1:] <= plan.bounds[:-1])
+    if empty.size:
+        return [Problem("rows", "is empty", "value", int(row), remedy="Leave it out.") for row in empty]
+    message = f"holds more than {plan.capacity} tokens"
+    full = np.flatnonzero(plan.row_tokens > plan.capacity)
+    return [Problem("rows", message, "value", int(row), value=int(plan.row_tokens[row])) for row in full]
+
+
+def _piece_problems(plan: RowPlan) -> list[Problem]:
+    """List the pieces that are no part of a document, and the documents whose tokens are not each in one place."""
+    known = (plan.documents >= 0) & (plan.documents < plan.lengths.size)
+    if known.all() and not plan.dropped and not plan.starts.any():
+        whole = plan.lengths[plan.documents]
+        if np.array_equal(plan.stops, whole) and (whole > 0).all():
+            counts = np.bincount(plan.documents, minlength=plan.lengths.size)
+            return _lost(np.flatnonzero(counts != 1))
+    wrong = ~known | (plan.starts < 0) | (plan.starts >= plan.stops)
+    wrong[known] |= plan.stops[known] > plan.lengths[plan.documents[known]]
+    if wrong.any():
+        piece = int(np.argmax(wrong))
+        row = int(np.searchsorted(plan.bounds, piece, side="right")) - 1
+        value = Piece(int(plan.documents[piece]), int(plan.starts[piece]), int(plan.stops[piece]))
+        return [Problem("rows", "holds what is no piece of a document", "value", row, value=value)]
+    return _cover_problems(plan)
+
+
+def _cover_problems(plan: RowPlan) -> list[Problem]:
+    """List the documents whose pieces, and what is dropped of them, do not follow one another to the end."""
+    table = np.stack([plan.documents, plan.starts, plan.stops], axis=1)
+    table = np.concatenate([table, np.array(plan.dropped, np.int64).reshape(-1, 3)])
+    documents, starts, stops = table[np.lexsort((table[:, 1], table[:, 0]))].T
+    opens = np.append(True, documents[1:] != documents[:-1])[: documents.size]
+    closes = np.append(opens[1:], True)[: documents.size]
+    known = (documents >= 0) & (documents < plan.lengths.size)
+    right = known & (starts == np.where(opens, 0, np.append(0, stops[:-1])[: stops.size])) & (stops > starts)
+    right[known & closes] &= stops[known & closes] == plan.lengths[documents[known & closes]]
+    missing = np.setdiff1d(np.arange(plan.lengths.size), documents)
+    return _lost(np.unique(np.append(documents[~right], missing)))
+
+
+def _lost(documents: Integers) -> list[Problem]:
+    remedy = "Every token stands in one row, or in one piece of what is dropped."
+    return [
+        Problem("rows", f"must place each token of document {document} once", "value", remedy=remedy)
+        for document in documents.tolist()
+    ]

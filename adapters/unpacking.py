@@ -1,0 +1,118 @@
+"""Per-token results of packed rows back to the documents of the caller."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neatpack.adapters.segments import INTEGER_DTYPES, Integers, Segments, as_segments, read_on_host
+from neatpack.contracts.errors import BatchError, Problem
+
+
+def unpack(
+    values: Tensor,
+    document_ids: Tensor | Segments,
+    document_keys: Tensor | None = None,
+    document_starts: Tensor | None = None,
+) -> list[Tensor]:
+    """Give each document its own per-token results, in the caller's order.
+
+    Args:
+        values: `[batch, sequence, ...]`, one entry per place of the rows.
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
+        document_keys: integer, `[batch, documents]`, the caller's index of each document of a row, negative where
+            unused. Without it documents come in row order.
+        document_starts: integer, in the shape of the keys: the token of the caller's document with which each
+            begins. With it, pieces of one document are joined; without it, no key may come twice. Then
+            `document_ids` are those as packed, which count every token, and all pieces of a document must be there.
+
+    Returns:
+        One tensor `[tokens, ...]` per document, by ascending key; views of `values` but for documents with holes or
+        in several pieces.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+        BatchError: shapes differ, the keys do not name each document of each row once, or a piece is missing.
+
+    Example:
+        >>> ids, keys = torch.tensor([[1, 1, 2, 0], [1, 0, 0, 0]]), torch.tensor([[2, 0], [1, -1]])
+        >>> unpack(torch.arange(8).view(2, 4), ids, keys)
+        [tensor([2]), tensor([4]), tensor([0, 1])]
+        >>> keys, starts = torch.tensor([[1, 0], [1, -1]]), torch.tensor([[0, 0], [2, -1]])
+        >>> unpack(torch.arange(8).view(2, 4), ids, keys, starts)
+        [tensor([2]), tensor([0, 1, 4])]
+    """
+    segments = as_segments(document_ids)
+    shape, given = (segments.batch, segments.sequence), cast("object", values)
+    if not isinstance(given, Tensor) or tuple(given.shape[:2]) != shape:
+        found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        message = f"must be a tensor that begins with the shape of the document ids, {shape}"
+        raise BatchError(Problem("values", message, "shape", value=found))
+    groups = _groups(segments, document_keys, document_starts)
+    flat = values.flatten(0, 1)
+    runs: list[list[Tensor]] = [[] for _ in range(segments.documents.rows.size)]
+    for run, document in zip(segments.kept.tolist(), segments.owners.tolist(), strict=True):
+        runs[document].append(flat[segments.bounds[run] : segments.bounds[run + 1]])
+    joined = ([run for document in group for run in runs[document]] for group in groups)
+    return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in joined]
+
+
+def _groups(segments: Segments, keys: Tensor | None, starts: Tensor | None) -> list[list[int]]:
+    """Give the documents of the rows that make each document of the caller, in the caller's order."""
+    documents = segments.documents
+    if keys is None:
+        if starts is not None:
+            remedy = "Give document_keys too, or neither."
+            raise BatchError(Problem("document_starts", "means nothing without keys", "missing", remedy=remedy))
+        return [[document] for document in range(documents.rows.size)]
+    named = _per_document(segments, keys, "document_keys")
+    origins = np.zeros_like(named) if starts is None else _per_document(segments, starts, "document_starts")
+    order = np.lexsort((origins, named))
+    again = np.append(False, named[order][1:] == named[order][:-1])[: order.size]
+    if starts is not None:
+        _require_whole(segments, order, again, origins)
+    elif again.any():
+        document = int(order[np.argmax(again)])
+        row, key = int(documents.rows[document]), int(named[document])
+        remedy = "Where documents were cut into pieces, give document_starts."
+        raise BatchError(Problem("document_keys", "names one document twice", "value", row, value=key, remedy=remedy))
+    return [group.tolist() for group in np.split(order, np.flatnonzero(~again)[1:])] if order.size else []
+
+
+def _require_whole(segments: Segments, order: Integers, again: npt.NDArray[np.bool_], origins: Integers) -> None:
+    """Raise unless each piece begins where the one before it of the same document ended, the first at 0."""
+    documents = segments.documents
+    ends = origins[order] + (documents.ends - documents.starts)[order]
+    due = np.where(again, np.append(0, ends[:-1]), 0)
+    wrong = np.flatnonzero(origins[order] != due)
+    if wrong.size:
+        piece, expected = int(order[wrong[0]]), int(due[wrong[0]])
+        message = f"a piece is missing or comes twice: this one should begin at token {expected} of its document"
+        remedy = "Give all rows of a document that was cut, or no keys, to have each piece alone."
+        row, value = int(documents.rows[piece]), int(origins[piece])
+        raise BatchError(Problem("document_starts", message, "disagreement", row, value=value, remedy=remedy))
+
+
+def _per_document(segments: Segments, given: Tensor, name: str) -> Integers:
+    """Read one number per document of the rows, `[documents]`, or say which row's do not fit."""
+    problem = partial(Problem, name, remedy=f"Slice {name} along the same rows as the document ids.")
+    value = cast("object", given)
+    if isinstance(value, Tensor) and (value.layout is not torch.strided or value.device.type == "meta"):
+        raise BatchError(problem("must be a dense tensor with data", "device", value=(value.layout, value.device)))
+    integers = isinstance(value, Tensor) and value.dtype in INTEGER_DTYPES
+    if not isinstance(value, Tensor) or not integers or value.shape[:-1] != (segments.batch,):
+        found = (value.dtype, tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+        raise BatchError(problem(f"must be integers [{segments.batch}, documents]", "shape", value=found))
+    (numbers,) = read_on_host(value)
+    used = numbers >= 0
+    wrong = np.flatnonzero(used.sum(axis=1) != segments.documents.counts)
+    if wrong.size:
+        row = int(wrong[0])
+        message = f"must name the {segments.documents.counts[row]} documents of the row"
+        raise BatchError(problem(message, "disagreement", row, value=numbers[row].tolist()))
+    return numbers[used].astype(np.int64)

@@ -45,9 +45,8 @@ from neatpack.adapters.physical import (
     physical_offsets,
     physical_offsets_from_positions,
 )
-from neatpack.adapters.positions import build_position_ids, repeat_on_axes
 from neatpack.adapters.planning import OVERLONG_CHOICES, PACKING_METHODS, Overlong, PackingMethod, plan_rows
-from neatpack.adapters.positions import build_position_ids
+from neatpack.adapters.positions import build_position_ids, repeat_on_axes
 from neatpack.adapters.recurrent import (
     document_ids_from_segment_index,
     fla_kwargs,

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for document ids and batches, valid and invalid in named ways. Needs hypothesis.
+"""Hypothesis strategies for document ids, batches and encodings, valid and invalid in named ways. Needs hypothesis.
 
 For the tests of whoever takes or makes packed batches: a model, a loader, a kernel.
 """
@@ -14,11 +14,41 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.document_ids import canonical_document_ids
+from neatpack.adapters.encoding_strategies import (
+    ENCODING_FAULTS,
+    ENCODING_NAMES,
+    Encoded,
+    EncodingFault,
+    EncodingName,
+    encodings,
+    malformed_encodings,
+)
 from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import physical_offsets
 from neatpack.adapters.positions import build_position_ids
 from neatpack.contracts.batch import TrainingBatch
+
+__all__ = [
+    "BATCH_FAULTS",
+    "ENCODING_FAULTS",
+    "ENCODING_NAMES",
+    "IDS_FAULTS",
+    "INTEGER_DTYPES",
+    "BatchFault",
+    "Encoded",
+    "EncodingFault",
+    "EncodingName",
+    "IdsFault",
+    "PaddingPlaces",
+    "attention_document_ids",
+    "contradicting_batches",
+    "document_ids",
+    "encodings",
+    "malformed_document_ids",
+    "malformed_encodings",
+    "training_batches",
+]
 
 PaddingPlaces = Literal["none", "trailing", "anywhere"]
 """Where padding may stand in a row."""

@@ -14,6 +14,7 @@ from neatpack.contracts import Attachment, BoundariesMissingError, Decision, Enc
 from neatpack.kernels_bridge import PackedCall, configure_packing, get_binding, get_consumer, use_consumer
 from neatpack.kernels_bridge.consumers import hf_flash, reference
 from neatpack.kernels_bridge.registry import Consumer
+from tests.kernels_bridge.flash_stand_in import replace_flash_kernel
 from tests.kernels_bridge.packed import IDS, TOKENS, alone, documents, first_fault, gradients, logits, loss, tiny
 from tests.kernels_bridge.untyped import backward, ints
 
@@ -31,51 +32,8 @@ BUILDS: Final = [
 @pytest.fixture(autouse=True)
 def flash_kernel(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, object]]:
     """Put the reference where Transformers looks for a flash kernel, and refuse its dense function."""
-    import transformers.modeling_flash_attention_utils as flash
-
-    from neatpack.kernels_bridge import varlen_attention
-
     calls: list[Mapping[str, object]] = []
-
-    def varlen(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cu_seqlens_q: Tensor,
-        cu_seqlens_k: Tensor,
-        max_seqlen_q: int,
-        max_seqlen_k: int,
-        softmax_scale: float | None = None,
-        causal: bool = False,
-        window_size: tuple[int, int] = (-1, -1),
-        softcap: float = 0.0,
-    ) -> Tensor:
-        calls.append({"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q})
-        left, right = (None if limit < 0 else limit for limit in window_size)
-        return varlen_attention(
-            q,
-            k,
-            v,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            max_seqlen_q=max_seqlen_q,
-            max_seqlen_k=max_seqlen_k,
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window_size=(left, right),
-            softcap=softcap,
-        )
-
-    def dense(*_args: object, **_options: object) -> None:
-        pytest.fail("the dense flash function was called: boundaries were lost")
-
-    def load(implementation: str, *_args: object, **_options: object) -> tuple[object, ...]:
-        assert implementation == "flash_attention_2"
-        utils = cast("Any", flash)
-        return dense, varlen, None, utils._pad_input, utils._unpad_input
-
-    monkeypatch.setattr(flash, "_lazy_imports", load)
-    monkeypatch.setattr(flash, "_loaded_implementation", None)
+    replace_flash_kernel(calls, monkeypatch.setattr)
     return calls
 
 

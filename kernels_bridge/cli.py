@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "targets", nargs="*", metavar="TARGET", help="a Transformers model type, or package.module:callable"
     )
     audit.add_argument(
-        "--all", action="store_true", help="audit every causal language model that this Transformers can build"
+        "--all", action="store_true", help="audit every model type that this Transformers can build, for every task"
     )
     audit.add_argument(
         "--resume", type=Path, metavar="FILE", help="with --all: keep finished audits in FILE, and go on where it ends"
@@ -105,9 +105,9 @@ def _audit_everything(given: argparse.Namespace) -> int:
     from neatpack.kernels_bridge.audit.everything import audit_everything
     from neatpack.kernels_bridge.audit.families_page import families_page
     from neatpack.kernels_bridge.audit.overview import overview_lines
-    from neatpack.kernels_bridge.audit.tiny_models import model_types
+    from neatpack.kernels_bridge.audit.tiny_models import every_model_type
 
-    names = model_types()
+    names = every_model_type()
     with progress_of(len(names), sys.stderr) as advance:
         report = audit_everything(
             names,

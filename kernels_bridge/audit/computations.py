@@ -72,6 +72,8 @@ class Computation:
         return (
             len(self.gradients) == len(gradients) > 0
             and self.answer.finite_padding == answer.finite_padding
+            and self.answer.scalars.keys() == answer.scalars.keys()
+            and all(torch.equal(value, answer.scalars[name]) for name, value in self.answer.scalars.items())
             and all(starmap(torch.equal, zip(self.answer.logits, answer.logits, strict=True)))
             and all(starmap(torch.equal, zip(self.gradients, gradients, strict=True)))
         )

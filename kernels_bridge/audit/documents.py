@@ -57,6 +57,7 @@ class PackedDocuments:
         document_ids: int64 `[batch, sequence]`, from 1 in each row, 0 at padding.
         places: where each document lies, rows in order and documents in the order of their row.
         vocabulary: token ids lie below it.
+        bidirectional: whether tokens of a document are to see later ones of it, as in an encoder.
     """
 
     input_ids: Tensor
@@ -64,6 +65,7 @@ class PackedDocuments:
     document_ids: Tensor
     places: tuple[Place, ...]
     vocabulary: int
+    bidirectional: bool = False
 
     def tokens_of(self, document: int) -> Tensor:
         """Where along `sequence` the tokens of one document lie, holes left out: int64 `[length]`."""

@@ -102,9 +102,10 @@ class Examination:
 def begin_examination(packed: PackedDocuments, ask_alone: Ask, noise: float = THRESHOLD) -> Examination:
     """Ask a model about each document alone, by which all its paths are judged."""
     alone = ask_alone(grad=True)
-    causal = sees_later_tokens(alone, packed) is False
+    sees_later = sees_later_tokens(alone, packed)
+    packed = replace(packed, bidirectional=sees_later is True)
     mixes_within = answers_to_earlier_tokens(ask_alone, alone, packed) > noise
-    return Examination(packed, Computations(packed, alone), causal, mixes_within, noise)
+    return Examination(packed, Computations(packed, alone), sees_later is False, mixes_within, noise)
 
 
 def _with_numbers(report: PathReport, evidence: Evidence) -> PathReport:

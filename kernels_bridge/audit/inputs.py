@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import flash_varlen_kwargs
+from neatpack.adapters.visibility import sees
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.paths import Given, Path
 
@@ -36,7 +37,20 @@ def layer_mask(packed: PackedDocuments, kind: str, window: int | None, dtype: to
         # To such a layer, each chunk of a document is a document.
         chunks = ids * ids.shape[1] + packed.position_ids // window
         return build_block_causal_mask(torch.where(ids == 0, 0, chunks), dtype)
+    if packed.bidirectional:
+        return _block_mask(packed, window, dtype)
     return build_block_causal_mask(ids, dtype, window)
+
+
+def _block_mask(packed: PackedDocuments, window: int | None, dtype: torch.dtype) -> Tensor:
+    """Build the mask by which all tokens of a document see each other, within `window` places on either side."""
+    ids = packed.document_ids
+    places = torch.arange(ids.shape[1], device=ids.device)
+    width = None if window is None else window + 1
+    visible = sees(ids[:, :, None], ids[:, None], places[:, None], places, window=width, causal=False)[:, None]
+    if dtype == torch.bool:
+        return visible
+    return torch.zeros(visible.shape, dtype=dtype, device=ids.device).masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 def _segment_index(packed: PackedDocuments) -> Tensor:
@@ -56,8 +70,8 @@ BUILDERS: Final[Mapping[Given, Callable[[PackedDocuments, LayerWindows], Mapping
     "flash_varlen": lambda packed, _: flash_varlen_kwargs(packed.document_ids),
     "seq_idx": lambda packed, _: {"seq_idx": _segment_index(packed)},
     "cu_seqlens": lambda packed, _: {"cu_seqlens": flash_varlen_kwargs(packed.document_ids)["cu_seq_lens_q"]},
-    "mask_4d_float": lambda packed, _: {"attention_mask": build_block_causal_mask(packed.document_ids, torch.float32)},
-    "mask_4d_bool": lambda packed, _: {"attention_mask": build_block_causal_mask(packed.document_ids)},
+    "mask_4d_float": lambda packed, _: {"attention_mask": layer_mask(packed, "", None, torch.float32)},
+    "mask_4d_bool": lambda packed, _: {"attention_mask": layer_mask(packed, "", None, torch.bool)},
     "mask_4d_per_layer": lambda packed, windows: {"attention_mask": _masks_per_layer(packed, windows)},
     "mask_2d": lambda packed, _: {"attention_mask": (packed.document_ids > 0).to(torch.int64)},
     "packed_seq_ids": lambda packed, _: {"_packed_seq_ids": packed.document_ids},

@@ -59,6 +59,7 @@ class Path:
         given: the arguments beside the tokens.
         leaves_cache: whether `use_cache` is left at the model's default; else it is False.
         apart: whether each document goes through the model in a call of its own.
+        of_encoders: whether encoders are given batches in this way, too.
         instead: the nearest path that does right where this one does wrong, and what to change for it.
     """
 
@@ -68,6 +69,7 @@ class Path:
     given: tuple[Given, ...] = ()
     leaves_cache: bool = False
     apart: bool = False
+    of_encoders: bool = True
     instead: tuple[PathName, str] | None = None
 
     @property
@@ -95,6 +97,7 @@ PATHS: Final = (
         "the same for models with convolutions or recurrent state",
         "kernel",
         ("position_ids", "flash_varlen", "seq_idx"),
+        of_encoders=False,
         instead=("varlen", "leave out seq_idx"),
     ),
     Path(
@@ -102,6 +105,7 @@ PATHS: Final = (
         "the same for layers that read cu_seqlens",
         "kernel",
         ("position_ids", "flash_varlen", "seq_idx", "cu_seqlens"),
+        of_encoders=False,
         instead=("varlen+seq_idx", "leave out cu_seqlens"),
     ),
     Path(
@@ -123,6 +127,7 @@ PATHS: Final = (
         "seq_idx alone",
         "eager",
         ("seq_idx",),
+        of_encoders=False,
         instead=("varlen+seq_idx", "give the varlen arguments as well"),
     ),
     Path(
@@ -174,6 +179,7 @@ PATHS: Final = (
         "eager",
         ("position_ids",),
         leaves_cache=True,
+        of_encoders=False,
         instead=("positions", "pass use_cache=False"),
     ),
     Path("mask_2d", "a tokenizer's 2-D mask alone", "eager", ("mask_2d",)),

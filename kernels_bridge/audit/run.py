@@ -131,7 +131,7 @@ class _Audit:
         return {name: reports[name] for name in PATH_NAMES if name in reports}
 
     def _paths_with(self, attention: Attention) -> Iterator[tuple[str, PathReport]]:
-        paths = [path for path in PATHS if path.attention == attention and path.name in self.chosen]
+        paths = [path for path in PATHS if path.attention == attention and self._is_tried(path)]
         if not paths:
             return
         try:
@@ -142,6 +142,9 @@ class _Audit:
         except ANYTHING as error:
             for path in paths:
                 yield path.name, _failed(error)
+
+    def _is_tried(self, path: Path) -> bool:
+        return path.name in self.chosen and (path.of_encoders or not self.packed.bidirectional)
 
     def _report(self, path: Path, model: nn.Module, witness: Witness | None) -> PathReport:
         try:

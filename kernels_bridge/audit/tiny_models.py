@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 import torch
 from torch import nn
@@ -31,8 +31,23 @@ LARGEST: Final = 2_000_000
 """Parameters above which a shrunk model is not built: a size that is not known here was left large."""
 
 
-def model_types() -> list[str]:
-    """List the model types of the installed Transformers that have a causal language model.
+Task = Literal["causal", "encoder"]
+"""What a model is built for: to predict the next token, or tokens that are masked."""
+
+_MAPPINGS: Final[Mapping[Task, str]] = {
+    "causal": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "encoder": "MODEL_FOR_MASKED_LM_MAPPING",
+}
+"""Where Transformers lists the classes for a task."""
+
+_OF_DECODERS: Final = ("is_decoder", "causal")
+"""Fields by which an encoder comes as a causal language model."""
+
+
+def model_types(task: Task = "causal") -> list[str]:
+    """List the model types of the installed Transformers that can be built for a task, such as "bert@encoder".
+
+    The causal language models have no `@`. What has a decoder behind its encoder is no encoder.
 
     Raises:
         DependencyError: Transformers is not installed.
@@ -44,7 +59,19 @@ def model_types() -> list[str]:
         raise DependencyError(
             Problem("transformers", "is needed to build a model type", "missing", remedy=remedy)
         ) from error
-    return sorted(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    names = cast("Iterable[str]", getattr(auto, f"{_MAPPINGS[task]}_NAMES"))
+    if task == "causal":
+        return sorted(names)
+    return sorted(f"{name}@{task}" for name in names if name not in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+
+
+def every_model_type() -> list[str]:
+    """List the model types of all tasks, causal language models first.
+
+    Raises:
+        DependencyError: Transformers is not installed.
+    """
+    return [name for task in get_args(Task) for name in model_types(task)]
 
 
 def require_model_type(name: str) -> None:
@@ -54,7 +81,7 @@ def require_model_type(name: str) -> None:
         ModelError: it is not; the nearest known names are given.
         DependencyError: Transformers is not installed.
     """
-    known = model_types()
+    known = every_model_type()
     if name in known:
         return
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -74,10 +101,14 @@ def tiny_config(name: str) -> PreTrainedConfig:
     require_model_type(name)
     if name in NOT_ALONE:
         raise ModelError(Problem("model type", NOT_ALONE[name], "unsupported", value=name))
-    default = import_module("transformers").CONFIG_MAPPING[name]()
+    model_type, task = _split(name)
+    default = import_module("transformers").CONFIG_MAPPING[model_type]()
+    if task == "encoder":
+        return shrunk(default)
     config = shrunk(default.get_text_config() if "text_config" in default.sub_configs else default)
-    if hasattr(config, "is_decoder"):  # an encoder that also comes with a causal language model
-        config.is_decoder = True
+    for field in _OF_DECODERS:
+        if getattr(config, field, None) is False:
+            setattr(config, field, True)
     return config
 
 
@@ -101,11 +132,12 @@ def tiny_model_class(name: str) -> type[nn.Module]:
         ModelError: `name` is unknown, or its text tower is no causal language model.
     """
     transformers = import_module("transformers")
-    known = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    model_type, task = _split(name)
+    known = getattr(transformers, _MAPPINGS[task])
     config_class = type(tiny_config(name))
     if config_class in known:
         return cast("type[nn.Module]", known[config_class])
-    whole = known[transformers.CONFIG_MAPPING[name]]
+    whole = known[transformers.CONFIG_MAPPING[model_type]]
     if whole.config_class is not config_class:
         message = f"has no causal language model for its text ({config_class.__name__})"
         raise ModelError(Problem("model type", message, "unsupported", value=name))
@@ -116,7 +148,7 @@ def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
     """Build a model type at a tiny size, fp32, in evaluation mode, with weights that hide no leak.
 
     Args:
-        name: a model type, such as "llama".
+        name: a model type, such as "llama" or "bert@encoder".
         attention: the attention implementation; None for the one that the model picks by itself.
 
     Raises:
@@ -146,6 +178,11 @@ def redraw_weights(model: nn.Module, seed: int = 0) -> None:
             if parameter.dim() > 1:
                 with torch.no_grad():
                     parameter.normal_(0.0, _fan_in(module, parameter) ** -0.5, generator=generator)
+
+
+def _split(name: str) -> tuple[str, Task]:
+    model_type, _, task = name.partition("@")
+    return model_type, cast("Task", task or "causal")
 
 
 def _fan_in(module: nn.Module, weight: torch.Tensor) -> int:

@@ -217,7 +217,6 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
     },
     "phi4_multimodal_audio": {"nemo_conv_channels": 16, "ext_pw_out_channel": 32},
     "reformer": {
-        "is_decoder": True,
         "attn_layers": ["local", "lsh"],
         "axial_pos_embds_dim": [16, 16],
         "axial_pos_shape": [8, 16],
@@ -225,10 +224,10 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
         "local_attn_chunk_length": WINDOW,
         "lsh_attn_chunk_length": WINDOW,
     },
-    "xlm": {"causal": True},
     "xmod": {"default_language": "en_XX"},
     "bamba": {"attn_layer_indices": [1], "mamba_n_groups": 1},
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "distilbert": {"dim": 32, "hidden_dim": 64},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note_text": {
         "per_layer_config": {
@@ -244,6 +243,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
             }
         }
     },
+    "esm": {"vocab_size": VOCABULARY, "pad_token_id": 0},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_groups": 1},
     "flint": {"mlp_only_layers": [0]},
     "gemma3n_text": {
@@ -264,7 +264,9 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8, "n_groups": 1},
+    "luke": {"entity_vocab_size": 16, "entity_emb_size": 32},
     "mixtral": {"sliding_window": WINDOW},
+    "neomme": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "roc_bert": {"shape_vocab_size": 320, "shape_embed_dim": 32, "pronunciation_embed_dim": 32},

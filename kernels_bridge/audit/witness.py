@@ -58,6 +58,8 @@ class Witness:
             floating `[batch, sequence, heads, head_dim]`, and no attention weights.
         """
         del attention_mask
+        causal = bool(getattr(module, "is_causal", True))
+        reach = None if sliding_window is None else sliding_window - 1
         complete = None not in (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
         self.boundaries.append(cu_seq_lens_q if complete else None)
         batch, _heads, sequence, _dim = query.shape
@@ -72,8 +74,8 @@ class Witness:
             max_seqlen_q=cast("int", max_length_q) if complete else sequence,
             max_seqlen_k=cast("int", max_length_k) if complete else key.shape[2],
             softmax_scale=scaling,
-            causal=bool(getattr(module, "is_causal", True)),
-            window_size=(None if sliding_window is None else sliding_window - 1, None),
+            causal=causal,
+            window_size=(reach, None if causal else reach),
             softcap=softcap or 0.0,
             sinks=s_aux,
         )

@@ -126,7 +126,7 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
             progress(model)
         return report
 
-    monkeypatch.setattr("neatpack.kernels_bridge.audit.tiny_models.model_types", lambda: [CLEAN, LEAKS])
+    monkeypatch.setattr("neatpack.kernels_bridge.audit.tiny_models.every_model_type", lambda: [CLEAN, LEAKS])
     monkeypatch.setattr("neatpack.kernels_bridge.audit.everything.audit_everything", audit_here)
     return asked
 

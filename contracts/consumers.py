@@ -55,6 +55,16 @@ class NativeFA4Consumer(Protocol):
 
 
 @runtime_checkable
+class THDConsumer(Protocol):
+    """A model whose attention takes its documents as lengths of one stream: Transformer Engine, Megatron."""
+
+    @property
+    def uses_thd(self) -> bool:
+        """Whether the attention layers take lengths."""
+        ...
+
+
+@runtime_checkable
 class HFAttentionConsumer(Protocol):
     """A model whose attention is dispatched by its Hugging Face config, and not by `backend.attn`."""
 

@@ -19,6 +19,7 @@ from neatpack.contracts.consumers import (
     NativeFA4Consumer,
     PackedMaskConsumer,
     PackingMetadataConsumer,
+    THDConsumer,
 )
 from neatpack.contracts.errors import CapabilitiesError, Problem
 
@@ -135,6 +136,25 @@ def parse_native_fa4_consumer(model: object) -> NativeFA4Consumer:
         CapabilitiesError: it declares nothing, or something other than a bool.
     """
     return cast("NativeFA4Consumer", _parsed(model, validate_native_fa4_consumer(model)))
+
+
+def validate_thd_consumer(model: object) -> list[Problem]:
+    """List what keeps `model` from being a `THDConsumer`."""
+    return _flag_problems(model, "uses_thd")
+
+
+def is_thd_consumer(model: object) -> TypeIs[THDConsumer]:
+    """Tell whether `model`, or what its wrappers hold, declares whether it takes lengths of one stream."""
+    return not validate_thd_consumer(model)
+
+
+def parse_thd_consumer(model: object) -> THDConsumer:
+    """Return the unwrapped model, which declares whether it takes lengths of one stream.
+
+    Raises:
+        CapabilitiesError: it declares nothing, or something other than a bool.
+    """
+    return cast("THDConsumer", _parsed(model, validate_thd_consumer(model)))
 
 
 def validate_hf_attention_consumer(model: object) -> list[Problem]:

@@ -65,16 +65,18 @@ class Rejected:
 Decision: TypeAlias = Accepted | Rejected
 """Selection is data: it can be printed, compared and tested."""
 
-ConsumerName = Literal["native_fa4", "declared", "hf_flash", "block_causal", "reference"]
+ConsumerName = Literal["native_fa4", "thd", "declared", "hf_flash", "block_causal", "torch_varlen", "reference"]
 """The consumers that neatpack itself registers, in order of preference."""
 
 CONSUMER_NAMES: Final[tuple[ConsumerName, ...]] = get_args(ConsumerName)
 
 PREFERENCE: Final[Mapping[ConsumerName, str]] = {
     "native_fa4": "the author says that the layers call this kernel",
+    "thd": "the author says that the layers take lengths",
     "declared": "the author says what the model takes",
     "hf_flash": "the flash kernel that the model was built with",
     "block_causal": "the dense attention that the model was built with",
+    "torch_varlen": "torch's own kernel, in place of what the model was built with: by name, or for want of the above",
     "reference": "runs anywhere, slowly: when nothing else takes the model",
 }
 """Why each of them stands where it does."""

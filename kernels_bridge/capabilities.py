@@ -37,7 +37,8 @@ def get_packing_capabilities(attn_implementation: str, model: nn.Module | None =
 
     Returns:
         `document_ids` with NEAT metadata for native FlashAttention-4; `flash_varlen` for the flash
-        implementations of Transformers; what the model declares, or `block_causal`, for everything else.
+        implementations of Transformers; what the model declares, `document_ids` where it takes THD, or
+        `block_causal`, for everything else.
 
     Raises:
         CapabilitiesError: nobody knows the name; `"fa4"` without a model that calls FlashAttention-4 itself; a flash
@@ -61,7 +62,8 @@ def get_packing_capabilities(attn_implementation: str, model: nn.Module | None =
             raise CapabilitiesError(_no_native_consumer())
         return PackingCapabilities("document_ids", True, True)
     if not is_flash(name):
-        return PackingCapabilities(own_type or "block_causal", metadata)
+        thd = inner is not None and declared_flag(inner, "uses_thd")
+        return PackingCapabilities(own_type or ("document_ids" if thd else "block_causal"), metadata)
     if own_type not in (None, "flash_varlen"):
         message = f"the model declares {own_type!r}, but {attn_implementation!r} takes flash_varlen"
         remedy = "Build the model with another backend, or let it declare what this one takes."

@@ -7,9 +7,7 @@ distribution decides.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 
 from neatpack.contracts.errors import DependencyError, KernelInputError, Problem
+from neatpack.kernels_bridge.signatures import require_keywords
 
 DISTRIBUTION: Final = "flash-attn-4"
 KEYWORDS: Final = (
@@ -37,6 +36,7 @@ KEYWORDS: Final = (
 )
 """What it is called with, all by name: its positional order is not that of FlashAttention 2."""
 
+_READ: Final = "4.0.0b36"
 _MODULE: Final = "flash_attn.cute"
 _FUNCTION: Final = "flash_attn_varlen_func"
 _DTYPES: Final = (torch.float16, torch.bfloat16)
@@ -115,27 +115,8 @@ def load_fa4() -> FA4Function:
         message = f"gives no {_MODULE}.{_FUNCTION}: {type(error).__name__}: {error}"
         remedy = "Repair that installation; FlashAttention 2 shares its import name."
         raise DependencyError(Problem(DISTRIBUTION, message, "missing", value=version, remedy=remedy)) from error
-    require_keywords(function, version)
+    require_keywords(function, KEYWORDS, DISTRIBUTION, version, tested=_READ)
     return cast("FA4Function", function)
-
-
-def require_keywords(function: object, version: str) -> None:
-    """Refuse a function that does not name everything that it would be called with.
-
-    Raises:
-        DependencyError: it lacks a keyword, or cannot be asked; a `**kwargs` proves nothing.
-    """
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    named: list[str] = []
-    if callable(function):
-        with suppress(TypeError, ValueError):
-            parameters = inspect.signature(function).parameters.values()
-            named = [parameter.name for parameter in parameters if parameter.kind in by_name]
-    missing = [keyword for keyword in KEYWORDS if keyword not in named]
-    if missing:
-        message = f"{_FUNCTION} takes no {', '.join(missing)} by name"
-        remedy = f"Install a version that does; {DISTRIBUTION} 4.0.0b36 does."
-        raise DependencyError(Problem(DISTRIBUTION, message, "unsupported", value=version, remedy=remedy))
 
 
 def device_capability(device: torch.device) -> tuple[int, int]:

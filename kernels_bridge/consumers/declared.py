@@ -30,6 +30,8 @@ class DeclaredConsumer:
         """Accept a model that declares what it takes, or a custom one that names the default, a 4-D mask."""
         if attn_implementation == NATIVE_FA4:
             return Rejected("it runs with 'fa4', which takes gathered tokens and no mask")
+        if declared_flag(model, "uses_thd") and declared_mask_type(model) is None:
+            return Rejected("it declares that it takes THD, and no mask type")
         if interface_modules(model) and declared_mask_type(model) != _OWN:
             return Rejected(f"its attention is dispatched by its Hugging Face config, and it does not declare {_OWN!r}")
         if text_config(model) is not None and not _declares(model):

@@ -44,7 +44,10 @@ class NativeFA4Consumer:
         if not declared_flag(model, "uses_native_fa4"):
             return Rejected("it does not declare `uses_native_fa4: bool = True`")
         reason = reason_unnamed(model, NEEDED)
-        return Accepted(PackingCapabilities("document_ids", True, True)) if reason is None else Rejected(reason)
+        if reason is not None:
+            return Rejected(reason)
+        evidence = "the model declares it, and its forward names the metadata"
+        return Accepted(PackingCapabilities("document_ids", True, True), evidence)
 
     def attach(self, model: nn.Module) -> Attachment:
         """Set up nothing: the model's own layers call the kernel."""

@@ -15,6 +15,7 @@ class Declared:
     requires_packed_sequence_metadata = True
     uses_native_fa4 = False
     uses_hf_attention = True
+    uses_thd = True
 
 
 class Older:
@@ -50,7 +51,10 @@ WRAPPERS = [
     ),
     wrapper("torch._dynamo.eval_frame.OptimizedModule", "_orig_mod"),
 ]
-CHECKS = ["packed_mask_consumer", "packing_metadata_consumer", "native_fa4_consumer", "hf_attention_consumer"]
+CHECKS = [
+    *("packed_mask_consumer", "packing_metadata_consumer", "native_fa4_consumer", "hf_attention_consumer"),
+    "thd_consumer",
+]
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -13,6 +13,7 @@ from neatpack import (
     PackedMaskType,
     PackingCapabilities,
     PackingMetadataConsumer,
+    THDConsumer,
     packed_mask_consumer,
     packing_metadata_consumer,
 )
@@ -94,11 +95,13 @@ class EveryDeclaration:
     requires_packed_sequence_metadata: bool = False
     uses_native_fa4: bool = False
     uses_hf_attention: bool = True
+    uses_thd: bool = False
 
 
 _metadata: type[PackingMetadataConsumer] = EveryDeclaration
 _native: type[NativeFA4Consumer] = EveryDeclaration
 _hf: type[HFAttentionConsumer] = EveryDeclaration
+_thd: type[THDConsumer] = EveryDeclaration
 _backend: type[AttentionBackendSelection] = Backend
 
 

@@ -16,6 +16,7 @@ from neatpack import (
     PackedMaskType,
     PackingCapabilities,
     PackingMetadataConsumer,
+    THDConsumer,
     packed_mask_consumer,
     packing_metadata_consumer,
 )
@@ -82,11 +83,13 @@ class WrongFlags:
     requires_packed_sequence_metadata: str = "yes"
     uses_native_fa4: None = None
     uses_hf_attention: int = 1
+    uses_thd: str = "thd"
 
 
 _metadata: type[PackingMetadataConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 _native: type[NativeFA4Consumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 _hf: type[HFAttentionConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+_thd: type[THDConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 
 # Accepted by mypy, rejected by pyright: a class-level Final or ClassVar, and a cached property.

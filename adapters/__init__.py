@@ -18,6 +18,7 @@ from neatpack.adapters.document_ids import (
     parse_document_ids,
     validate_document_ids,
 )
+from neatpack.adapters.document_rows import DocumentRows, document_rows, joined_row
 from neatpack.adapters.gathered import (
     build_packed_sequence_metadata,
     document_ids_from_attention_mask,
@@ -116,6 +117,7 @@ __all__ = [
     "BatchEntry",
     "ContextLayout",
     "ContextShard",
+    "DocumentRows",
     "Documents",
     "LayerView",
     "Overlong",
@@ -162,6 +164,7 @@ __all__ = [
     "document_ids_from_tokens",
     "document_lengths",
     "document_multiple",
+    "document_rows",
     "enable_xdoc_attention",
     "farthest_element",
     "fla_kwargs",
@@ -176,6 +179,7 @@ __all__ = [
     "host_offsets",
     "is_document_ids",
     "is_indexed_packed_mask",
+    "joined_row",
     "layer_masks_bytes",
     "length_matrix",
     "load_batch",

@@ -136,6 +136,7 @@ from neatpack.contracts.kernels import (
     ConsumerName,
     Decision,
     Rejected,
+    RestoringConsumer,
     VarlenAttention,
 )
 from neatpack.contracts.tensors import TensorLike, is_tensor_like
@@ -198,6 +199,7 @@ __all__ = [
     "Problem",
     "ProblemKind",
     "Rejected",
+    "RestoringConsumer",
     "SegmentIndex",
     "THDConsumer",
     "THDFlat",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 from neatpack.contracts.capabilities import PackingCapabilities
 
@@ -65,7 +65,17 @@ class Rejected:
 Decision: TypeAlias = Accepted | Rejected
 """Selection is data: it can be printed, compared and tested."""
 
-ConsumerName = Literal["native_fa4", "thd", "declared", "hf_flash", "block_causal", "torch_varlen", "reference"]
+ConsumerName = Literal[
+    "native_fa4",
+    "thd",
+    "declared",
+    "hf_flash",
+    "flex",
+    "block_causal",
+    "torch_varlen",
+    "reference",
+    "per_document",
+]
 """The consumers that neatpack itself registers, in order of preference."""
 
 CONSUMER_NAMES: Final[tuple[ConsumerName, ...]] = get_args(ConsumerName)
@@ -75,11 +85,16 @@ PREFERENCE: Final[Mapping[ConsumerName, str]] = {
     "thd": "the author says that the layers take lengths",
     "declared": "the author says what the model takes",
     "hf_flash": "the flash kernel that the model was built with",
+    "flex": "the FlexAttention that the model was built with",
     "block_causal": "the dense attention that the model was built with",
     "torch_varlen": "torch's own kernel, in place of what the model was built with: by name, or for want of the above",
     "reference": "runs anywhere, slowly: when nothing else takes the model",
+    "per_document": "any model, each document in a row of its own: when nothing better takes it, others' included",
 }
 """Why each of them stands where it does."""
+
+LAST_RESORT: Final[ConsumerName] = "per_document"
+"""What is taken only where no other consumer takes a model, whoever registered it."""
 
 
 class Attachment(Protocol):
@@ -124,4 +139,13 @@ class AttentionConsumer(Protocol[ModelT_contra, CallT_contra]):
 
     def derive(self, model: ModelT_contra, call: CallT_contra) -> Mapping[str, object]:
         """Make the arguments that replace or join those of one forward call, from its document ids."""
+        ...
+
+
+@runtime_checkable
+class RestoringConsumer(Protocol[ModelT_contra, CallT_contra]):
+    """A consumer whose calls have another layout than packed rows, so that their output has to be brought back."""
+
+    def restore(self, model: ModelT_contra, call: CallT_contra, output: object) -> object:
+        """Make the output of packed rows of what the forward returned for what `derive` made of the same call."""
         ...

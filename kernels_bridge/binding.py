@@ -5,18 +5,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from torch import Tensor, nn
 
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BoundariesMissingError, ModelError, Problem
-from neatpack.contracts.kernels import Attachment
+from neatpack.contracts.kernels import Attachment, RestoringConsumer
 from neatpack.kernels_bridge.calls import CallRecord, start_record, stop_record
 from neatpack.kernels_bridge.compiling import eagerly
-from neatpack.kernels_bridge.entry import name_arguments, read_call
+from neatpack.kernels_bridge.entry import PackedCall, name_arguments, read_call
 from neatpack.kernels_bridge.models import require_module
 from neatpack.kernels_bridge.registry import get_consumer
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 _PRE_HOOKS: Final = "_forward_pre_hooks"
 _HOOKS: Final = "_forward_hooks"
@@ -44,7 +47,7 @@ class Binding:
         self.capabilities = capabilities
         self._attachment = attachment
         self._suspended = 0
-        self._packed = False
+        self._call: PackedCall | None = None
         self._record = CallRecord()
         self._model: weakref.ref[nn.Module] | None = None
 
@@ -52,7 +55,7 @@ class Binding:
         return f"Binding(consumer={self.consumer!r}, implementation={self.implementation!r}, {self.capabilities})"
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_model": None, "_record": CallRecord(), "_packed": False, "_suspended": 0}
+        return {**self.__dict__, "_model": None, "_record": CallRecord(), "_call": None, "_suspended": 0}
 
     @property
     def calls(self) -> int:
@@ -63,6 +66,11 @@ class Binding:
     def boundaries(self) -> Tensor | None:
         """What the bound attention function was last given to tell documents apart: int32 offsets, or a 4-D mask."""
         return self._record.boundaries
+
+    @property
+    def block_mask(self) -> BlockMask | None:
+        """What FlexAttention was last given in their place."""
+        return self._record.block_mask
 
     @property
     def model(self) -> nn.Module:
@@ -113,7 +121,7 @@ class Binding:
         """
         if self._suspended:
             return None
-        self._packed = False
+        self._call = None
         self._record = CallRecord()  # which lets go of the last mask before the next is built
         args, named = name_arguments(module, args, kwargs)
         call = read_call(module, args, named, self.capabilities)
@@ -122,30 +130,35 @@ class Binding:
             return None
         derived = get_consumer(self.consumer).derive(module, call)
         self._attachment.resume()
-        self._packed = True
+        self._call = call
         self._record = start_record()
         return args, {**call.arguments, **derived}
 
     @eagerly
-    def leave(self, module: nn.Module, args: object, output: object) -> None:
-        """End one call: the forward hook.
+    def leave(self, module: nn.Module, args: object, output: object) -> object:
+        """End one call, and give its output in the layout of the packed rows: the forward hook.
 
         Raises:
             BoundariesMissingError: the bound attention function was never called.
         """
         del args
         if self._suspended:
-            return
-        if self._packed:
+            return output
+        call, self._call = self._call, None
+        if call is not None:
             stop_record(self._record)
         self._attachment.resume()
-        unseen = self._packed and self._attachment.counts_calls and self.calls == 0
+        unseen = call is not None and self._attachment.counts_calls and self.calls == 0
         # The output is None where the forward raised: that error is the one to see.
         if unseen and output is not None:
             message = f"the attention function of consumer {self.consumer!r} was never called in a forward of"
             remedy = "Choose another consumer; if the attention implementation was changed since, configure again."
             name = type(module).__name__
             raise BoundariesMissingError(Problem("model", f"{message} {name}", "missing", remedy=remedy))
+        if call is None or output is None:
+            return output
+        consumer = get_consumer(self.consumer)
+        return consumer.restore(module, call, output) if isinstance(consumer, RestoringConsumer) else output
 
     def _pass_through(self, named: Mapping[str, object]) -> None:
         """Let one call compute as if nothing were bound, until `leave`."""

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 @dataclass
@@ -18,11 +22,13 @@ class CallRecord:
     Attributes:
         calls: how often it was called.
         boundaries: what it was last given to tell documents apart: offsets, or a mask.
+        block_mask: the same, where it was FlexAttention's own mask.
         outer: the record of the forward within which this one runs.
     """
 
     calls: int = 0
     boundaries: Tensor | None = None
+    block_mask: BlockMask | None = None
     outer: CallRecord | None = None
 
 
@@ -45,9 +51,12 @@ def stop_record(record: CallRecord) -> None:
     _RUNNING.record, record.outer = record.outer, None
 
 
-def note_call(boundaries: Tensor) -> None:
+def note_call(boundaries: Tensor | BlockMask) -> None:
     """Count one call of an attention function, to be made by the function itself."""
     record = _RUNNING.record
     if record is not None:
         record.calls += 1
-        record.boundaries = boundaries
+        if isinstance(boundaries, Tensor):
+            record.boundaries = boundaries
+        else:
+            record.block_mask = boundaries

@@ -13,7 +13,7 @@ from torch import nn
 
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, ConsumerError, ModelError, ModelTypeError, Problem
-from neatpack.contracts.kernels import Rejected
+from neatpack.contracts.kernels import LAST_RESORT, Rejected
 from neatpack.kernels_bridge.binding import bind, get_binding
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
@@ -26,6 +26,7 @@ from neatpack.kernels_bridge.models import (
     is_flash,
     mainline_name,
     require_module,
+    text_config,
     unbound_name,
 )
 from neatpack.kernels_bridge.registry import decisions, get_consumer
@@ -161,7 +162,7 @@ def choose(attn_implementation: str, model: nn.Module, consumer: str | None) -> 
     """Choose the consumer that would be bound, and say what its loader has to emit.
 
     It is the given one, or the first that takes the model in the form that its attention asks for, or the first that
-    takes it at all.
+    takes it at all: of a custom model it has to be known that this is right.
 
     Raises:
         CapabilitiesError: as `get_packing_capabilities`.
@@ -181,10 +182,12 @@ def choose(attn_implementation: str, model: nn.Module, consumer: str | None) -> 
             reasons[name] = decision.reason
         elif decision.capabilities.packed_mask_type == wanted.packed_mask_type:
             return name, decision.capabilities
-        else:
+        elif decision.verified or text_config(model) is not None:
             others.append((name, decision.capabilities))
+        else:
+            reasons[name] = f"{decision.evidence}: ask for it by name to use it"
     if others:
-        return others[0]
+        return next((each for each in others if each[0] != LAST_RESORT), others[0])
     raise ModelError(_rejected(model, reasons))
 
 

@@ -55,12 +55,12 @@ class PackedCall:
 def name_arguments(
     model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Give positional arguments their names, from the first that could hold boundaries on.
+    """Give positional arguments their names, from the first that holds tokens, or could hold boundaries, on.
 
     The rest stay positional, so that a forward with positional-only or `*args` parameters is called as before.
     """
     names = positional_arguments(model)[: len(args)]
-    boundaries = {DOCUMENT_IDS, ATTENTION_MASK, "position_ids", *FLASH_FIELDS, *METADATA_FIELDS}
+    boundaries = {*_TOKENS, DOCUMENT_IDS, ATTENTION_MASK, "position_ids", *FLASH_FIELDS, *METADATA_FIELDS}
     first = next((place for place, name in enumerate(names) if name in boundaries), len(args))
     moved = dict(zip(names[first:], args[first:], strict=False))
     twice = next((name for name in moved if name in kwargs), None)

@@ -1,14 +1,32 @@
-"""What a Hugging Face config says about whether attention boundaries are all that its model needs. Data, not code."""
+"""What is known of the families of Hugging Face models: which ways of giving them packed rows keep documents apart.
+
+It was measured by the audit, on tiny models of each type, and binds only the versions on which it was measured. What a
+config says of its layers and its rotary positions holds for every version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Final, Literal, cast, get_args
 
 from torch import nn
 
 from neatpack.contracts.errors import CapabilitiesError, Problem
+from neatpack.kernels_bridge.family_table import FINDINGS, MEASURED_ON
 from neatpack.kernels_bridge.models import text_config
+from neatpack.kernels_bridge.rope import coupled_rope
+
+Way = Literal["varlen", "masks", "padded", "positions"]
+"""Varlen offsets for an attention function; a dense mask for each kind of layer; one document per row, padded to the
+longest, with a 2-D mask; positions that restart, and nothing else, which no consumer relies on."""
+
+WAYS: Final[tuple[Way, ...]] = get_args(Way)
+"""In the order of the columns of the table."""
+
+CLEAN: Final = "clean"
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -53,6 +71,64 @@ def sliding_window(model: nn.Module) -> int | None:
     return window if isinstance(window, int) else None
 
 
+KIND_TEXTS: Final[Mapping[str, str]] = {
+    "leak: kwargs_dropped": "boundaries do not arrive at its attention",
+    "leak: kernel_not_called": "its attention does not go through Transformers' interface",
+    "leak: attention": "its attention mixes documents",
+    "leak: convolution": "a convolution reaches over boundaries",
+    "leak: recurrence": "a state is carried over boundaries",
+    "leak: mixing": "a layer mixes documents",
+    "leak: padding": "padding reaches documents",
+    "differs: window": "its window is lost",
+    "differs: positions": "positions do not restart",
+    "differs: length": "the longest row changes the others",
+    "differs: causality": "tokens see later tokens",
+    "differs: unexplained": "documents answer otherwise than alone",
+    "leak: causality": "tokens see later tokens, and other documents",
+    "inconclusive: gradient_unseen": "no gradient could be watched",
+    "refused": "boundaries do not arrive, or Transformers refuses them",
+    "error": "it raises",
+}
+"""What a finding means, in words that complete "documents do not stay apart: ..."."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What is known of one way of giving a model packed rows.
+
+    Attributes:
+        is_right: whether documents stay apart; None where nobody has measured it.
+        evidence: what that rests on.
+        verified: whether it was measured on the installed versions.
+    """
+
+    is_right: bool | None
+    evidence: str
+    verified: bool
+
+
+def knowledge(model: nn.Module, way: Way) -> Knowledge:
+    """Tell what is known of a built model and one way of giving it packed rows.
+
+    Example:
+        >>> knowledge(nn.Linear(2, 2), "varlen").evidence
+        'unverified: no measurement of this model'
+    """
+    rope = coupled_rope(model)
+    if rope is not None:
+        return Knowledge(False, f"its rotary positions of the kind {rope!r} are scaled by the longest row", True)
+    finding = _finding(model, way)
+    if finding is None:
+        return Knowledge(None, "unverified: no measurement of this model", False)
+    on = ", ".join(f"{name} {version}" for name, version in MEASURED_ON.items())
+    meaning = "" if finding == CLEAN else f": {KIND_TEXTS.get(finding, finding)}"
+    evidence = f"{'clean' if finding == CLEAN else 'documents do not stay apart'} on {on}{meaning}"
+    if _installed() == dict(MEASURED_ON):
+        return Knowledge(finding == CLEAN, evidence, True)
+    here = ", ".join(f"{name} {version}" for name, version in _installed().items())
+    return Knowledge(None if finding == CLEAN else False, f"unverified on {here}; {evidence}", False)
+
+
 def attention_is_not_enough(model: nn.Module) -> str | None:
     """Say why attention boundaries alone cannot keep documents apart in this model; None where nothing says so."""
     for kind in layer_types(model):
@@ -60,3 +136,25 @@ def attention_is_not_enough(model: nn.Module) -> str | None:
             reason = _REASONS.get(kind, "is of a kind of which this has not been measured")
             return f"its config has layers of the type {kind!r}, which {reason}"
     return None
+
+
+def _finding(model: nn.Module, way: Way) -> str | None:
+    """Look up what was measured. A layer of someone else's code makes a model another one than was measured."""
+    own = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    if not own <= {"transformers", "torch"}:
+        return None
+    findings = FINDINGS.get(str(getattr(text_config(model), "model_type", "")))
+    return None if findings is None else findings[WAYS.index(way)]
+
+
+@cache
+def _installed() -> dict[str, str]:
+    """Give the installed versions of what the measurements depend on, without the build of torch."""
+    return {name: _version(name) for name in MEASURED_ON}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return "none"

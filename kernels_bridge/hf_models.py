@@ -13,7 +13,7 @@ from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import PackedCall
-from neatpack.kernels_bridge.families import attention_is_not_enough
+from neatpack.kernels_bridge.families import Way, attention_is_not_enough, knowledge
 from neatpack.kernels_bridge.hf_attention import GuardedFunction, attach_function, bound_users, interface_modules
 from neatpack.kernels_bridge.models import (
     bound_name,
@@ -40,6 +40,7 @@ class HFConsumer:
         attend: the attention function, importable by name.
         arguments: what it derives beside what every Hugging Face model gets.
         reason_against: why it does not take a model that Hugging Face consumers otherwise take; None where it does.
+        way: how packed rows reach the attention of its models, which is what was measured of their families.
     """
 
     name: str
@@ -47,11 +48,12 @@ class HFConsumer:
     attend: GuardedFunction
     arguments: Callable[[nn.Module, PackedCall], Mapping[str, object]]
     reason_against: Callable[[nn.Module], str | None] = no_reason
+    way: Way = "varlen"
 
     def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
         """Accept a Hugging Face model by what it really runs with, whatever was asked for."""
         del attn_implementation
-        decision = capabilities_or_reason(model, self.name, self.packed_mask_type)
+        decision = capabilities_or_reason(model, self.name, self.packed_mask_type, self.way)
         reason = None if isinstance(decision, Rejected) else self.reason_against(model)
         return decision if reason is None else Rejected(reason)
 
@@ -64,13 +66,14 @@ class HFConsumer:
         return {**common_arguments(model, call), **self.arguments(model, call)}
 
 
-def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMaskType) -> Decision:
+def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMaskType, way: Way) -> Decision:
     """Decide for a consumer of Hugging Face models, as far as all of them decide alike.
 
     Args:
         model: an unwrapped module.
         consumer: who asks.
         mask_type: what it takes.
+        way: how packed rows reach the attention.
     """
     own_type = declared_mask_type(model)
     if own_type is not None and (own_type != mask_type or mask_type == "document_ids"):
@@ -78,12 +81,14 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
     if not interface_modules(model):
         return Rejected("it has no layer that dispatches attention through Transformers' attention interface")
     metadata = declared_flag(model, "requires_packed_sequence_metadata")
-    reason = _not_causal(model) or _shared_with_another(model, consumer)
+    known = knowledge(model, way)
+    reason = _not_causal(model) or shared_with_another(model, consumer)
     if metadata and not set(NEEDED).issubset(forward_arguments(model) or ()):
         reason = f"it requires packed sequence metadata, but its forward does not name {', '.join(NEEDED)}"
     elif not metadata:
-        reason = attention_is_not_enough(model) or reason
-    return Accepted(PackingCapabilities(mask_type, metadata)) if reason is None else Rejected(reason)
+        reason = attention_is_not_enough(model) or reason or (known.evidence if known.is_right is False else None)
+    capabilities = PackingCapabilities(mask_type, metadata)
+    return Accepted(capabilities, known.evidence, known.verified) if reason is None else Rejected(reason)
 
 
 def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
@@ -125,8 +130,8 @@ def _not_causal(model: nn.Module) -> str | None:
     return None
 
 
-def _shared_with_another(model: nn.Module, consumer: str) -> str | None:
-    """Models may share a config as long as they are bound to one consumer: the config names one function."""
+def shared_with_another(model: nn.Module, consumer: str) -> str | None:
+    """Say with whom a model shares its config, if they are bound otherwise: a config names one function."""
     users, name = bound_users(model)
     binding = get_binding(model)
     own = 1 if binding is not None and name.startswith(bound_name(binding.consumer, "")) else 0

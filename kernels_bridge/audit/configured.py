@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 
+from neatpack.adapters.block_mask import build_block_mask
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.physical import physical_offsets
 from neatpack.contracts.errors import PackingError
@@ -62,19 +64,37 @@ def configured(model: nn.Module) -> Generator[ConfiguredModel, None, None]:
 
 def kernel_calls(binding: Binding, packed: PackedDocuments, windows: LayerWindows) -> KernelCalls | None:
     """Say what the attention function of a binding saw in the last forward; None where there is none to see it."""
-    if binding.calls == 0 and binding.boundaries is None:
-        return None
-    return KernelCalls(binding.calls, _are_boundaries(binding.boundaries, packed, windows))
+    seen = binding.boundaries if binding.block_mask is None else binding.block_mask
+    return (
+        None
+        if binding.calls == 0 and seen is None
+        else KernelCalls(binding.calls, _are_boundaries(seen, packed, windows))
+    )
 
 
-def _are_boundaries(seen: Tensor | None, packed: PackedDocuments, windows: LayerWindows) -> bool:
+def _are_boundaries(seen: Tensor | BlockMask | None, packed: PackedDocuments, windows: LayerWindows) -> bool:
     """Whether offsets, or the mask of a layer, say what the document ids say."""
     if seen is None:
         return False
     ids = packed.document_ids
+    if not isinstance(seen, Tensor):
+        built = [build_block_mask(ids, window=window) for window in windows.values()]
+        return any(_same_blocks(seen, mask) for mask in built)
     if seen.ndim == 1:
         right = [physical_offsets(ids).cu_seqlens, gathered_flat(ids).cu_seqlens]
     else:
         seen = seen if seen.dtype == torch.bool else seen == 0
         right = [layer_mask(packed, kind, window, torch.bool) for kind, window in windows.items()]
     return any(torch.equal(seen, boundaries) for boundaries in right)
+
+
+def _same_blocks(one: BlockMask, other: BlockMask) -> bool:
+    """Whether two masks of FlexAttention let the same pairs of tokens see each other."""
+    return bool((_dense(one) == _dense(other)).all())
+
+
+def _dense(mask: BlockMask) -> Tensor:
+    """Ask the mask function about every pair of tokens: `[batch, sequence, sequence]`. Only tiny batches come here."""
+    batch, _, queries, keys = mask.shape
+    rows, query, key = torch.arange(batch), torch.arange(queries), torch.arange(keys)
+    return mask.mask_mod(rows[:, None, None], torch.zeros((), dtype=torch.int64), query[:, None], key)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neatpack.adapters import flash_varlen_kwargs, gathered_flat
 from neatpack.contracts import Attachment, BoundariesMissingError, Decision, EncodingError, ModelError
-from neatpack.kernels_bridge import PackedCall, configure_packing, get_binding, get_consumer, use_consumer
+from neatpack.kernels_bridge import PackedCall, configure_packing, families, get_binding, get_consumer, use_consumer
 from neatpack.kernels_bridge.consumers import hf_flash, reference
 from neatpack.kernels_bridge.registry import Consumer
 from tests.kernels_bridge.flash_stand_in import replace_flash_kernel
@@ -176,6 +176,13 @@ def alone_of(model: nn.Module) -> list[Tensor]:
         return alone(model)
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be known of any family, so that models are bound to what does not suit them."""
+    monkeypatch.setattr(families, "FINDINGS", {})
+
+
+@pytest.mark.usefixtures("unmeasured")
 def test_a_layer_that_drops_the_offsets_raises() -> None:
     model = tiny("stablelm")
     configure_packing("eager", model, consumer="reference")
@@ -183,6 +190,7 @@ def test_a_layer_that_drops_the_offsets_raises() -> None:
         logits(model, TOKENS, _packed_seq_ids=IDS)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_layer_that_makes_its_own_mask_raises() -> None:
     model = tiny("doge")
     configure_packing("eager", model, consumer="reference")

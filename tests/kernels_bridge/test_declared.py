@@ -280,6 +280,6 @@ def own_llama() -> nn.Module:
 def test_a_transformers_model_without_an_attention_interface_is_refused(family: str) -> None:
     model = tiny(family)
     with pytest.raises(ModelError, match="what its Hugging Face layers make of a 4-D mask is not known") as caught:
-        configure_packing("eager", model)
+        configure_packing("eager", model, consumer="declared")
     assert "neatpack audit" in str(caught.value)
     assert get_binding(model) is None

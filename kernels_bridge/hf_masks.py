@@ -1,0 +1,53 @@
+"""Masks for Hugging Face models: one, or one for each kind of layer where the window would be lost otherwise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from torch import nn
+
+from neatpack.adapters.layer_masks import LayerView
+from neatpack.kernels_bridge.families import FULL, SLIDING, layer_types, sliding_window
+from neatpack.kernels_bridge.models import text_config
+
+MaskT = TypeVar("MaskT")
+
+_MAPPING: Final = "causal_mask_mapping"
+"""What Transformers' modeling code calls the dict of one mask per layer type; forwards with it accept one."""
+_WINDOWED: Final = "create_sliding_window_causal_mask"
+"""What it calls to make a windowed mask. Without it, or a list of layer types, a window in the config is not used."""
+
+
+def one_mask_for_all(model: nn.Module) -> str | None:
+    """Say why a model cannot be given the masks that its layers need; None where it can."""
+    kinds = _mask_kinds(model)
+    if len(kinds) > 1 and _MAPPING not in _forward_words(model):
+        return f"its layers are of the types {', '.join(kinds)}, but its forward takes one mask for all"
+    return None
+
+
+def layer_views(model: nn.Module) -> dict[str, LayerView]:
+    """Say for each kind of layer what its tokens see."""
+    views = {FULL: LayerView(), SLIDING: LayerView(window=sliding_window(model))}
+    return {kind: views[kind] for kind in _mask_kinds(model)}
+
+
+def one_or_each(masks: Mapping[str, MaskT]) -> MaskT | dict[str, MaskT]:
+    """Give the masks of the kinds of layers as Transformers takes them: by name, or the only one as it is."""
+    return dict(masks) if len(masks) > 1 else next(iter(masks.values()))
+
+
+def _mask_kinds(model: nn.Module) -> tuple[str, ...]:
+    kinds = tuple(kind for kind in layer_types(model) if kind in (FULL, SLIDING))
+    listed = getattr(text_config(model), "layer_types", None) is not None
+    return kinds if listed or SLIDING not in kinds or _WINDOWED in _forward_words(model) else (FULL,)
+
+
+def _forward_words(model: nn.Module) -> set[str]:
+    """Collect the names in the code of the forwards that make the masks."""
+    config = text_config(model)
+    makers = {type(layer) for layer in model.modules() if getattr(layer, "config", None) is config}
+    codes = (getattr(inspect.unwrap(maker.forward), "__code__", None) for maker in makers)
+    return {word for code in codes if code is not None for word in (*code.co_varnames, *code.co_names)}

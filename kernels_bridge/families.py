@@ -77,6 +77,8 @@ KIND_TEXTS: Final[Mapping[str, str]] = {
     "leak: attention": "its attention mixes documents",
     "leak: convolution": "a convolution reaches over boundaries",
     "leak: recurrence": "a state is carried over boundaries",
+    "leak: token_shift": "a layer looks back over boundaries",
+    "leak: router": "experts are chosen over documents",
     "leak: mixing": "a layer mixes documents",
     "leak: padding": "padding reaches documents",
     "differs: window": "its window is lost",

@@ -1,0 +1,195 @@
+"""Pydantic models of what crosses a wire or stands in a recipe file: what a model takes, and how rows are packed.
+
+They are strict: no value is converted, and unknown keys are refused. `read` and `read_json` raise errors of neatpack;
+pydantic's own constructors raise pydantic's. Needs pydantic, which nothing else here imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, TypedDict, cast
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from typing_extensions import Self
+
+from neatpack.adapters.arguments import INT32_MAX
+from neatpack.adapters.planning import Overlong, PackingMethod, plan_rows
+from neatpack.adapters.row_plans import RowPlan
+from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities
+from neatpack.contracts.errors import CapabilitiesError, PackingError, PlanError, Problem, ProblemKind
+
+Places = Annotated[int, Field(ge=1, le=INT32_MAX)]
+"""A number of places or documents that int32 offsets can count."""
+
+_KINDS: Final[Mapping[str, ProblemKind]] = {"missing": "missing", "extra_forbidden": "unsupported"}
+
+
+class WireModel(BaseModel):
+    """What the models here have in common: strict, closed, frozen, and read with errors of neatpack."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, revalidate_instances="always")
+
+    error: ClassVar[type[PackingError]] = PackingError
+
+    @classmethod
+    def read(cls, entries: object) -> Self:
+        """Read what a recipe file or a message holds.
+
+        Args:
+            entries: a mapping of the fields.
+
+        Raises:
+            PackingError: a leaf of it, with every field that is missing, unknown, or of another type or value.
+        """
+        try:
+            return cls.model_validate(entries)
+        except ValidationError as error:
+            raise cls.error(*_problems(cls.__name__, error)) from error
+
+    @classmethod
+    def read_json(cls, text: str | bytes) -> Self:
+        """Read JSON.
+
+        Args:
+            text: one JSON object.
+
+        Raises:
+            PackingError: as `read`, or the text is no JSON.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise cls.error(*_problems(cls.__name__, error)) from error
+
+
+class WireCapabilities(WireModel):
+    """`PackingCapabilities` on the wire.
+
+    Example:
+        >>> wire = WireCapabilities.read({"packed_mask_type": "document_ids", "max_sequence_length": 4096})
+        >>> wire.to_core()
+        PackingCapabilities(packed_mask_type='document_ids', requires_packed_sequence_metadata=False, \
+uses_native_fa4=False, return_document_ids=False, max_sequence_length=4096)
+        >>> WireCapabilities.read({"packed_mask_type": "document_ids", "mask": "causal"})
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.CapabilitiesError: mask = 'causal': extra inputs are not permitted. Known are \
+packed_mask_type, requires_packed_sequence_metadata, uses_native_fa4, return_document_ids, max_sequence_length.
+    """
+
+    error: ClassVar[type[PackingError]] = CapabilitiesError
+
+    packed_mask_type: PackedMaskType
+    requires_packed_sequence_metadata: bool = False
+    uses_native_fa4: bool = False
+    return_document_ids: bool = False
+    max_sequence_length: Annotated[int, Field(ge=1)] | None = None
+
+    @classmethod
+    def from_core(cls, capabilities: PackingCapabilities) -> Self:
+        """Give what crosses the wire for a model.
+
+        Raises:
+            CapabilitiesError: it is no packing contract.
+        """
+        core = PackingCapabilities.from_contract(capabilities)
+        return cls.read({name: getattr(core, name) for name in cls.model_fields})
+
+    def to_core(self) -> PackingCapabilities:
+        """Give the core's own class."""
+        return PackingCapabilities(
+            self.packed_mask_type,
+            self.requires_packed_sequence_metadata,
+            self.uses_native_fa4,
+            return_document_ids=self.return_document_ids,
+            max_sequence_length=self.max_sequence_length,
+        )
+
+
+class PlanOptions(TypedDict):
+    """The arguments of `plan_rows` beside the lengths."""
+
+    capacity: int
+    method: PackingMethod
+    overlong: Overlong
+    documents_per_row: int | None
+
+
+class WirePackingOptions(WireModel):
+    """How rows are packed: the arguments of `plan_rows` on the wire.
+
+    Example:
+        >>> options = WirePackingOptions.read_json('{"capacity": 5, "overlong": "split"}')
+        >>> options.plan([3, 7, 2]).piece_lengths.tolist()
+        [3, 2, 5, 2]
+        >>> WirePackingOptions.read({"capacity": "5"})
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.PlanError: capacity = '5': input should be a valid integer.
+    """
+
+    error: ClassVar[type[PackingError]] = PlanError
+
+    capacity: Places
+    method: PackingMethod = "best_fit"
+    overlong: Overlong = "refuse"
+    documents_per_row: Places | None = None
+
+    def to_core(self) -> PlanOptions:
+        """Give the arguments of `plan_rows`."""
+        return {
+            "capacity": self.capacity,
+            "method": self.method,
+            "overlong": self.overlong,
+            "documents_per_row": self.documents_per_row,
+        }
+
+    def plan(self, lengths: Sequence[int]) -> RowPlan:
+        """Plan rows as these options say.
+
+        Raises:
+            PlanError: as `plan_rows`.
+        """
+        return plan_rows(lengths, **self.to_core())
+
+
+WIRE_MODELS: Final[tuple[type[WireModel], ...]] = (WireCapabilities, WirePackingOptions)
+
+
+def json_schemas() -> dict[str, dict[str, JsonValue]]:
+    """Give the JSON schema of each model, by its name, as JSON Schema 2020-12.
+
+    Example:
+        >>> json_schemas()["WirePackingOptions"]["required"]
+        ['capacity']
+    """
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {model.__name__: {**dialect, **model.model_json_schema()} for model in WIRE_MODELS}
+
+
+def _problems(model: str, error: ValidationError) -> list[Problem]:
+    """Tell what pydantic found, field by field."""
+    return [
+        Problem(
+            ".".join(map(str, found["loc"])) or model,
+            _uncapitalized(found["msg"]),
+            _KINDS.get(found["type"], "type" if found["type"].endswith("_type") else "value"),
+            value=None if found["type"] == "missing" else _shown(found["input"]),
+            remedy=_remedy(model) if found["type"] in ("missing", "extra_forbidden") else "",
+        )
+        for found in error.errors(include_url=False)
+    ]
+
+
+def _remedy(model: str) -> str:
+    fields = next((each.model_fields for each in WIRE_MODELS if each.__name__ == model), cast("dict[str, Any]", {}))
+    return f"Known are {', '.join(fields)}."
+
+
+def _uncapitalized(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,0 +1,129 @@
+"""Wire models: closed, strict, there and back, and their errors and schemas."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from typing import Any, cast, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from neatpack.adapters.planning import OVERLONG_CHOICES, PACKING_METHODS, plan_rows
+from neatpack.adapters.wire import WIRE_MODELS, PlanOptions, WireCapabilities, WirePackingOptions, json_schemas
+from neatpack.contracts.capabilities import PACKED_MASK_TYPES, PackingCapabilities
+from neatpack.contracts.errors import CapabilitiesError, PackingError, PlanError
+from tests.environments import ACTIVE, run
+
+_CAPABILITIES = st.builds(
+    PackingCapabilities,
+    st.sampled_from(PACKED_MASK_TYPES),
+    st.booleans(),
+    st.booleans(),
+    return_document_ids=st.booleans(),
+    max_sequence_length=st.none() | st.integers(1, 2**40),
+)
+_OPTIONS = st.fixed_dictionaries(
+    {"capacity": st.integers(1, 2**31 - 1)},
+    optional={
+        "method": st.sampled_from(PACKING_METHODS),
+        "overlong": st.sampled_from(OVERLONG_CHOICES),
+        "documents_per_row": st.none() | st.integers(1, 2**31 - 1),
+    },
+)
+
+
+@given(capabilities=_CAPABILITIES)
+def test_capabilities_cross_the_wire_and_come_back(capabilities: PackingCapabilities) -> None:
+    text = WireCapabilities.from_core(capabilities).model_dump_json()
+    assert WireCapabilities.read_json(text).to_core() == capabilities
+    assert WireCapabilities.read(json.loads(text)).to_core() == capabilities
+
+
+@given(options=_OPTIONS)
+def test_options_cross_the_wire_and_come_back(options: dict[str, Any]) -> None:
+    wire = WirePackingOptions.read(options)
+    again = WirePackingOptions.read_json(wire.model_dump_json())
+    assert again == wire
+    assert {**again.to_core(), **options} == again.to_core()
+
+
+def test_options_are_the_arguments_of_the_planner_with_its_defaults() -> None:
+    _, *parameters = inspect.signature(plan_rows).parameters.values()
+    assert [parameter.name for parameter in parameters] == list(WirePackingOptions.model_fields)
+    assert list(PlanOptions.__annotations__) == list(WirePackingOptions.model_fields)
+    for parameter in parameters:
+        field = WirePackingOptions.model_fields[parameter.name]
+        assert field.is_required() == (parameter.default is parameter.empty)
+        assert field.is_required() or field.default == parameter.default
+
+
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), options=_OPTIONS)
+def test_a_plan_by_options_is_the_planners(lengths: list[int], options: dict[str, Any]) -> None:
+    options = {**options, "capacity": 1 + options["capacity"] % 40, "overlong": "split"}
+    assert WirePackingOptions.read(options).plan(lengths) == plan_rows(lengths, **options)
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "entries"),
+    [
+        ("packed_mask_type", "missing", {}),
+        ("packed_mask_type", "value", {"packed_mask_type": "document_id"}),
+        ("uses_native_fa4", "type", {"packed_mask_type": "document_ids", "uses_native_fa4": 1}),
+        ("uses_native_fa4", "type", {"packed_mask_type": "document_ids", "uses_native_fa4": "true"}),
+        ("max_sequence_length", "type", {"packed_mask_type": "document_ids", "max_sequence_length": "4096"}),
+        ("max_sequence_length", "value", {"packed_mask_type": "document_ids", "max_sequence_length": 0}),
+        ("max_sequence_length", "type", {"packed_mask_type": "document_ids", "max_sequence_length": True}),
+        ("max_sequence_length", "type", {"packed_mask_type": "document_ids", "max_sequence_length": 8.0}),
+        ("mask", "unsupported", {"packed_mask_type": "document_ids", "mask": None}),
+        ("WireCapabilities", "type", None),
+        ("WireCapabilities", "type", [1]),
+    ],
+)
+def test_what_a_file_holds_wrongly_is_named(field: str, kind: str, entries: object) -> None:
+    text = json.dumps(entries)
+    for read, given_entries in ((WireCapabilities.read, entries), (WireCapabilities.read_json, text)):
+        with pytest.raises(CapabilitiesError) as caught:
+            read(cast("Any", given_entries))
+        assert [(problem.field, problem.kind) for problem in caught.value.problems] == [(field, kind)]
+
+
+def test_every_problem_is_told_at_once() -> None:
+    with pytest.raises(PlanError) as caught:
+        WirePackingOptions.read({"capacity": 0, "method": "greedy", "tokens": 3, "documents_per_row": 2**31})
+    assert [problem.field for problem in caught.value.problems] == ["capacity", "method", "documents_per_row", "tokens"]
+    assert "capacity, method, overlong, documents_per_row" in caught.value.problems[-1].remedy
+
+
+@pytest.mark.parametrize("text", ["", "{", "nan", b"\xff", '{"capacity": 1e400}', '{"capacity": 5} {}'])
+def test_what_is_no_json_is_refused(text: str | bytes) -> None:
+    with pytest.raises(PackingError):
+        WirePackingOptions.read_json(text)
+
+
+def test_a_model_cannot_be_changed() -> None:
+    wire = WirePackingOptions.read({"capacity": 8})
+    with pytest.raises(ValidationError):
+        wire.capacity = 9  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_schemas_say_what_the_models_take() -> None:
+    schemas: Any = json_schemas()
+    assert set(schemas) == {model.__name__ for model in WIRE_MODELS}
+    for schema in schemas.values():
+        assert schema["additionalProperties"] is False
+        json.dumps(schema)
+    packing, capabilities = schemas["WirePackingOptions"], schemas["WireCapabilities"]
+    assert (packing["required"], capabilities["required"]) == (["capacity"], ["packed_mask_type"])
+    assert packing["properties"]["method"]["enum"] == list(PACKING_METHODS)
+    assert packing["properties"]["capacity"]["minimum"] == 1
+    assert capabilities["properties"]["packed_mask_type"]["enum"] == list(PACKED_MASK_TYPES)
+    assert list(get_args(WireCapabilities.model_fields["packed_mask_type"].annotation)) == list(PACKED_MASK_TYPES)
+
+
+def test_pydantic_is_imported_by_this_module_alone() -> None:
+    code = "import sys, neatpack.adapters, neatpack.kernels_bridge; print('pydantic' in sys.modules)"
+    assert run(sys.executable, "-c", code, env=ACTIVE).stdout.strip() == "False"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import tensor_problems
 from neatpack.adapters.segments import INTEGER_DTYPES, Integers, Segments, as_segments, read_on_host
 from neatpack.contracts.errors import BatchError, Problem
 
@@ -48,11 +48,7 @@ def unpack(
         [tensor([2]), tensor([0, 1, 4])]
     """
     segments = as_segments(document_ids)
-    shape, given = (segments.batch, segments.sequence), cast("object", values)
-    if not isinstance(given, Tensor) or tuple(given.shape[:2]) != shape:
-        found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
-        message = f"must be a tensor that begins with the shape of the document ids, {shape}"
-        raise BatchError(Problem("values", message, "shape", value=found))
+    _require_values(values, (segments.batch, segments.sequence))
     groups = _groups(segments, document_keys, document_starts)
     flat = values.flatten(0, 1)
     runs: list[list[Tensor]] = [[] for _ in range(segments.documents.rows.size)]
@@ -60,6 +56,15 @@ def unpack(
         runs[document].append(flat[segments.bounds[run] : segments.bounds[run + 1]])
     joined = ([run for document in group for run in runs[document]] for group in groups)
     return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in joined]
+
+
+def _require_values(values: object, shape: tuple[int, int]) -> None:
+    problems = tensor_problems(values, "values", data=False)
+    if not problems and isinstance(values, Tensor) and tuple(values.shape[:2]) != shape:
+        message = f"must begin with the shape of the document ids, {shape}"
+        problems = [Problem("values", message, "shape", value=tuple(values.shape))]
+    if problems:
+        raise BatchError(*problems)
 
 
 def _groups(segments: Segments, keys: Tensor | None, starts: Tensor | None) -> list[list[int]]:
@@ -101,14 +106,13 @@ def _require_whole(segments: Segments, order: Integers, again: npt.NDArray[np.bo
 def _per_document(segments: Segments, given: Tensor, name: str) -> Integers:
     """Read one number per document of the rows, `[documents]`, or say which row's do not fit."""
     problem = partial(Problem, name, remedy=f"Slice {name} along the same rows as the document ids.")
-    value = cast("object", given)
-    if isinstance(value, Tensor) and (value.layout is not torch.strided or value.device.type == "meta"):
-        raise BatchError(problem("must be a dense tensor with data", "device", value=(value.layout, value.device)))
-    integers = isinstance(value, Tensor) and value.dtype in INTEGER_DTYPES
-    if not isinstance(value, Tensor) or not integers or value.shape[:-1] != (segments.batch,):
-        found = (value.dtype, tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+    problems = tensor_problems(given, name)
+    if problems:
+        raise BatchError(*problems)
+    if given.dtype not in INTEGER_DTYPES or given.shape[:-1] != (segments.batch,):
+        found = (given.dtype, tuple(given.shape))
         raise BatchError(problem(f"must be integers [{segments.batch}, documents]", "shape", value=found))
-    (numbers,) = read_on_host(value)
+    (numbers,) = read_on_host(given)
     used = numbers >= 0
     wrong = np.flatnonzero(used.sum(axis=1) != segments.documents.counts)
     if wrong.size:

@@ -122,6 +122,8 @@ _ONE_OF_SEVERAL: Final[dict[str, Call]] = {
     "inside": lambda bad: adapters.mtp_targets(_LABELS, _IDS, 0, "model", inside=bad),
     "labels to weight": lambda bad: adapters.loss_weights(bad, _IDS, "document"),
     "values to reduce": lambda bad: adapters.reduce_by_document(bad, _IDS, "mean"),
+    "values to unpack": lambda bad: adapters.unpack(bad, _IDS),
+    "keys": lambda bad: adapters.unpack(_LABELS, _IDS, bad),
     "padding of positions": lambda bad: adapters.document_ids_from_positions(_IDS, bad),
     "gathered indices": lambda bad: adapters.flatten_packed_sequence_metadata(bad, _METADATA["cu_seqlens"], 2, 4),
     "gathered offsets": lambda bad: adapters.document_ids_from_metadata(_METADATA["packed_token_indices"], bad),

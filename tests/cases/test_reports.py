@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters import (
+    RowPlan,
     StaticBounds,
     aligned_length,
     block_causal_mask_bytes,
@@ -55,6 +56,7 @@ from neatpack.adapters import (
     pad_documents,
     physical_offsets,
     place_spans,
+    plan_rows,
     raise_if_invalid,
     real_places,
     reduce_by_document,
@@ -414,6 +416,20 @@ def _positions_from_lengths(given: Given) -> Answer:
     return {"position_ids": _listed(build_position_ids(document_ids_from_length_matrix(matrix, given["row_length"])))}
 
 
+def _overlong(given: Given) -> Answer:
+    plan = plan_rows(given["lengths"], given["capacity"], overlong=given["policy"])
+    pieces = sorted(piece for row in plan.pieces for piece in row)
+    return {
+        "lengths": [piece.stop - piece.start for piece in pieces],
+        "dropped_tokens": sum(piece.stop - piece.start for piece in plan.dropped),
+    }
+
+
+def _fill(given: Given) -> Answer:
+    plan = RowPlan.from_rows(given["bins"], [], given["capacity"])
+    return {"real_tokens": plan.tokens, "slots": len(plan) * plan.capacity, "efficiency": plan.fill}
+
+
 def _window(given: Given) -> Answer:
     return {"window_size": list(window_size(given["window"]))}
 
@@ -475,6 +491,7 @@ _OPERATIONS: Final[dict[str, Callable[[Given], Answer]]] = {
     "dedup_offsets": _without_repeats,
     "doc_lens_matrix": _length_matrix,
     "drop_empty": _without_empty,
+    "efficiency": _fill,
     "global_mean": _global_mean,
     "immutable": _frozen,
     "index_width": _index_width,
@@ -489,6 +506,7 @@ _OPERATIONS: Final[dict[str, Callable[[Given], Answer]]] = {
     "mtp_targets": _targets_ahead,
     "mtp_targets_padded": _targets_ahead,
     "offset_spans": _spans,
+    "overflow": _overlong,
     "pickle": _pickled,
     "positions_from_doc_lens": _positions_from_lengths,
     "pp_split": _pipeline_split,

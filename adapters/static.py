@@ -67,41 +67,49 @@ class StaticBounds:
 
 
 class StaticScan(NamedTuple):
-    """What is known of each place of the rows; all tensors are `[batch, sequence]` but for the lengths.
+    """What is known of each place of the rows; all tensors are `[batch, sequence]` but for the places and lengths.
 
     Attributes:
         ids: int64, as they came.
-        kept: bool, whether a token of a document stands here.
+        places: int64 `[sequence]`, 0, 1, ...
+        tokens: int64, where a token of a document stands the number of places up to here, its own included; else 0.
+        begins: bool, whether the first token of a document stands here.
         rank: int64, how many documents of the row have begun up to here.
         slot: int64, the rank, or `documents + 1` for those beyond the bound.
         lengths: int64 `[batch, documents + 2]`, by slot, the tokens of each document.
-        codes: int8, the rule that is broken here or by the document that has begun, or 0.
+        codes: int64, the rule that is broken here or by the document that has begun, or 0.
     """
 
     ids: Tensor
-    kept: Tensor
+    places: Tensor
+    tokens: Tensor
+    begins: Tensor
     rank: Tensor
     slot: Tensor
     lengths: Tensor
     codes: Tensor
 
     @property
-    def places(self) -> Tensor:
-        """The places of a row, int64 `[sequence]`."""
-        return torch.arange(self.ids.shape[1], device=self.ids.device)
+    def kept(self) -> Tensor:
+        """Whether a token of a document stands here."""
+        return self.tokens > 0
 
     @property
     def starts(self) -> Tensor:
         """Where each document begins, by slot; the row length where there is none."""
         sequence = self.ids.shape[1]
         table = torch.full_like(self.lengths, sequence)
-        return table.scatter_reduce(1, self.slot, self.places.where(self.kept, sequence), "amin")
+        return table.scatter_reduce(1, self.slot, self.places.where(self.begins, sequence), "amin")
 
     @property
-    def stops(self) -> Tensor:
-        """Where each document has ended, by slot; 0 where there is none."""
-        after = (self.places + 1) * self.kept
-        return torch.zeros_like(self.lengths).scatter_reduce(1, self.slot, after, "amax")
+    def own_starts(self) -> Tensor:
+        """Where the document that has begun begins; 0 before the first."""
+        return (self.begins * self.places).cummax(1).values
+
+    @property
+    def own_stops(self) -> Tensor:
+        """Where the document that has begun has ended; 0 before the first."""
+        return torch.zeros_like(self.lengths).scatter_reduce(1, self.slot, self.tokens, "amax").gather(1, self.slot)
 
 
 def raise_if_invalid(status: Tensor, field: str = "document_ids") -> None:
@@ -151,20 +159,21 @@ def scan_static(document_ids: Tensor, bounds: StaticBounds) -> StaticScan:
     _require_bounds(bounds)
     require_ids_form(document_ids, "document_ids")
     ids = document_ids.to(torch.int64)
-    kept = ids > 0
+    # With a place of no document before each row, all that is asked of the place before has an answer.
+    padded = pad(ids, (1, 0))
+    kept, places = padded.clamp(0, 1), torch.arange(padded.shape[1], device=ids.device)
+    tokens = kept * places
     # The id of the last token so far changes where a document begins, and nowhere else.
-    tokens = kept * torch.arange(ids.shape[1], device=ids.device)
-    latest = ids.gather(1, tokens.cummax(1).values)
-    begins = torch.cat([latest[:, :1] != 0, latest[:, 1:] != latest[:, :-1]], dim=1)
+    latest = padded.gather(1, tokens.cummax(1).values)
+    begins = latest[:, 1:] != latest[:, :-1]
     rank = begins.cumsum(1)
     slot = rank.clamp(max=bounds.documents + 1)
-    lengths = ids.new_zeros(ids.shape[0], bounds.documents + 2).scatter_add(1, slot, kept.to(torch.int64))
-    codes = torch.zeros_like(ids, dtype=torch.int8)
-    codes = codes.masked_fill((lengths > bounds.longest).gather(1, slot), StaticRule.TOO_LONG)
-    codes = codes.masked_fill(rank > bounds.documents, StaticRule.TOO_MANY_DOCUMENTS)
+    lengths = ids.new_zeros(ids.shape[0], bounds.documents + 2).scatter_add(1, slot, kept[:, 1:])
+    too_long = (lengths[:, :-1] > bounds.longest) * StaticRule.TOO_LONG.value
+    codes = pad(too_long, (0, 1), value=StaticRule.TOO_MANY_DOCUMENTS.value).gather(1, slot)
     codes = codes.masked_fill(_returning(ids, begins), StaticRule.RETURNING_ID)
     codes = codes.masked_fill(ids < 0, StaticRule.NEGATIVE_ID)
-    return StaticScan(ids, kept, rank, slot, lengths, codes)
+    return StaticScan(ids, places[:-1], tokens[:, 1:], begins, rank, slot, lengths, codes)
 
 
 def static_gathered_rows(
@@ -187,10 +196,9 @@ def static_gathered_rows(
         tensor([[ 0,  1,  3, -1]], dtype=torch.int32)
     """
     scan = _as_scan(document_ids, bounds)
-    indices = scan.places.where(scan.kept, UNUSED_OFFSET)
-    offsets = scan.lengths[:, :-1].cumsum(1)
-    used = torch.arange(bounds.documents + 1, device=scan.ids.device) <= scan.rank[:, -1:]
-    offsets = torch.where(used, offsets, UNUSED_OFFSET).to(torch.int32)
+    indices = scan.tokens - 1  # which is what marks the others: -1
+    unused = torch.arange(bounds.documents + 1, device=scan.ids.device) > scan.rank[:, -1:]
+    offsets = scan.lengths[:, :-1].cumsum(1, dtype=torch.int32).masked_fill(unused, UNUSED_OFFSET)
     return GatheredRows(indices, offsets, bounds.longest), _status(scan)
 
 
@@ -224,21 +232,21 @@ def static_gathered_flat(
         remedy = f"Give one of {', '.join(map(repr, TAILS))}."
         raise EncodingError(Problem("tail", "is no tail", "value", value=repr(tail), remedy=remedy))
     scan = _as_scan(document_ids, bounds)
-    indices = torch.argsort((~scan.kept).flatten().to(torch.uint8), stable=True)
+    kept = scan.kept
+    indices = torch.argsort((~kept).flatten().to(torch.uint8), stable=True)
     counts = scan.rank[:, -1]
     number = scan.rank + (counts.cumsum(0) - counts)[:, None]
     slots = scan.ids.new_zeros(bounds.segments + 2)
-    lengths = slots.scatter_add(0, number.clamp(max=bounds.segments + 1).flatten(), scan.kept.flatten().to(torch.int64))
+    lengths = slots.scatter_add(0, number.clamp(max=bounds.segments + 1).flatten(), kept.flatten().to(torch.int64))
     offsets = lengths[:-1].cumsum(0)
-    begins = scan.kept & (scan.rank != pad(scan.rank[:, :-1], (1, 0)))
-    beyond_bound = begins & (number > bounds.segments)
+    beyond_bound = scan.begins & (number > bounds.segments)
     if tail == "padding":
         # How many entries each one is beyond the offset where the last document ends.
         beyond = torch.arange(bounds.segments + 1, device=offsets.device) - counts.sum()
         total = scan.ids.numel()
         cut = (offsets[-1] + beyond * bounds.longest).clamp(max=total)
         offsets = torch.where(beyond > 0, cut, offsets)
-        beyond_bound = beyond_bound | (~scan.kept & (offsets[-1] < total))
+        beyond_bound = beyond_bound | (~kept & (offsets[-1] < total))
     status = _status(scan, {StaticRule.TOO_MANY_SEGMENTS: beyond_bound})
     return GatheredFlat(indices, offsets.to(torch.int32), bounds.longest), status
 
@@ -265,20 +273,18 @@ def static_physical_offsets(
         tensor([0, 2, 3, 5, 6, 6, 6], dtype=torch.int32)
     """
     scan = _as_scan(document_ids, bounds)
-    batch, sequence = scan.ids.shape
-    places = scan.places
+    kept = scan.kept
     changes = pad(scan.ids[:, 1:] != scan.ids[:, :-1], (1, 0), value=True)
-    within = places - (changes * places).cummax(1).values
-    begins = changes | (~scan.kept & (within % bounds.longest == 0))
+    within = scan.places - (changes * scan.places).cummax(1).values
+    begins = changes.where(kept, within % bounds.longest == 0)
     count = begins.flatten().cumsum(0)
-    slot = torch.where(begins.flatten(), count - 1, bounds.segments + 1).clamp(max=bounds.segments + 1)
-    offsets = scan.ids.new_full((bounds.segments + 2,), batch * sequence)
-    offsets = offsets.scatter(0, slot, torch.arange(batch * sequence, device=slot.device))[:-1]
+    numbers = torch.arange(1, bounds.segments + 2, device=count.device)
+    offsets = torch.searchsorted(count, numbers, out_int32=True)
     faults = {
-        StaticRule.HOLE: _holes(scan),
-        StaticRule.TOO_MANY_SEGMENTS: begins & (count.view(batch, sequence) > bounds.segments),
+        StaticRule.HOLE: _holes(scan, kept),
+        StaticRule.TOO_MANY_SEGMENTS: (count > bounds.segments).view_as(kept),
     }
-    return PhysicalFlat(offsets.to(torch.int32), bounds.longest), _status(scan, faults)
+    return PhysicalFlat(offsets, bounds.longest), _status(scan, faults)
 
 
 def static_thd_lengths(document_ids: Tensor | StaticScan, bounds: StaticBounds) -> tuple[THDLengths[Tensor], Tensor]:
@@ -304,7 +310,7 @@ def static_thd_lengths(document_ids: Tensor | StaticScan, bounds: StaticBounds) 
     starts = scan.starts
     padded = torch.where(used, starts[:, 2:] - starts[:, 1:-1], UNUSED_LENGTH)
     faults = {
-        StaticRule.HOLE: _holes(scan),
+        StaticRule.HOLE: _holes(scan, scan.kept),
         StaticRule.LEADING_PADDING: (scan.rank == 0) & (scan.rank[:, -1:] > 0),
     }
     return THDLengths(real, padded), _status(scan, faults)
@@ -327,8 +333,9 @@ def static_segment_index(
         tensor([[ 0,  0,  1, -1]], dtype=torch.int32)
     """
     scan = _as_scan(document_ids, bounds)
-    index = torch.where(scan.kept, scan.rank - 1, -1).to(torch.int32)
-    return SegmentIndex(index), _status(scan, {StaticRule.HOLE: _holes(scan)})
+    kept = scan.kept
+    index = (scan.rank * kept - 1).to(torch.int32)
+    return SegmentIndex(index), _status(scan, {StaticRule.HOLE: _holes(scan, kept)})
 
 
 def static_position_ids(
@@ -351,10 +358,8 @@ def static_position_ids(
     """
     start = require_count(start, "start", START_REMEDY)
     scan = _as_scan(document_ids, bounds)
-    places = scan.places
-    inside = places < scan.stops.gather(1, scan.slot)
-    positions = places - (scan.starts - start).gather(1, scan.slot)
-    return positions.where(inside, 0), _status(scan)
+    inside = scan.places < scan.own_stops
+    return (scan.places + start - scan.own_starts) * inside, _status(scan)
 
 
 def static_block_causal_mask(
@@ -471,12 +476,12 @@ def _require_bounds(bounds: object) -> None:
 def _returning(ids: Tensor, begins: Tensor) -> Tensor:
     """Mark where a document begins whose id stood earlier in the row."""
     ordered, order = ids.sort(dim=1, stable=True)
-    again = begins.gather(1, order)[:, 1:] & (ordered[:, 1:] == ordered[:, :-1])
-    return torch.zeros_like(begins).scatter(1, order[:, 1:], again)
+    first = torch.ones_like(begins).scatter(1, order[:, 1:], ordered[:, 1:] != ordered[:, :-1])
+    return begins > first
 
 
-def _holes(scan: StaticScan) -> Tensor:
-    return ~scan.kept & (scan.places < scan.stops.gather(1, scan.slot))
+def _holes(scan: StaticScan, kept: Tensor) -> Tensor:
+    return kept < (scan.places < scan.own_stops)
 
 
 def _status(scan: StaticScan, faults: Mapping[StaticRule, Tensor] = MappingProxyType({})) -> Tensor:
@@ -492,10 +497,10 @@ def _status(scan: StaticScan, faults: Mapping[StaticRule, Tensor] = MappingProxy
 def _visible_blocks(
     scan: StaticScan, query_size: int, key_size: int, window: int | None, causal: bool
 ) -> VisibleBlocks:
-    sequence, places = scan.ids.shape[1], scan.places
-    until = places.where(scan.kept, -1).cummax(1).values
-    after = places.where(scan.kept, sequence).flip(1).cummin(1).values.flip(1)
-    starts, stops = scan.starts.gather(1, scan.slot), scan.stops.gather(1, scan.slot)
+    sequence, places, kept = scan.ids.shape[1], scan.places, scan.kept
+    until = scan.tokens.cummax(1).values - 1
+    after = places.where(kept, sequence).flip(1).cummin(1).values.flip(1)
+    starts, stops = scan.own_starts, scan.own_stops
     lowest, highest = seen_range(places.expand_as(starts), starts, stops, window=window, causal=causal)
 
     begins = torch.arange(0, sequence, query_size, device=scan.ids.device)
@@ -507,8 +512,8 @@ def _visible_blocks(
     head, tail = head.clamp(max=sequence - 1), tail.clamp(min=0)
     first_key = after.gather(1, lowest.gather(1, head).clamp(0, sequence - 1))
     last_key = until.gather(1, highest.gather(1, tail).clamp(0, sequence - 1))
-    full = _held(scan.kept, query_size) == query_size
-    held = _held(scan.kept, key_size)
+    full = _held(kept, query_size) == query_size
+    held = _held(kept, key_size)
     return VisibleBlocks(
         first=torch.where(some, first_key // key_size, own_first),
         last=torch.where(some, last_key // key_size, own_last),

@@ -111,6 +111,10 @@ class BoundariesMissingError(PackingError, RuntimeError):
     """A forward in which the boundaries of packed documents did not arrive."""
 
 
+class IsolationError(PackingError, RuntimeError):
+    """A model that does not keep the documents of a row apart, or of which that could not be shown."""
+
+
 class ModelTypeError(PackingError, TypeError):
     """Something other than a built module where a model is needed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neatpack.kernels_bridge.audit.isolation import IsolationReport, audit_isolation
 from neatpack.kernels_bridge.binding import Binding, get_binding
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities
 from neatpack.kernels_bridge.configure import (
@@ -24,7 +25,9 @@ from neatpack.kernels_bridge.registry import (
 
 __all__ = [
     "Binding",
+    "IsolationReport",
     "PackedCall",
+    "audit_isolation",
     "configure_packing",
     "configure_packing_for_models",
     "consumer_names",

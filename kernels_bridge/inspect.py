@@ -76,15 +76,28 @@ def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
         ('position_ids[row 0, position 1] = 0: restarts inside a document.',)
     """
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
-    source = next((name for name in _SOURCES if _has(name, tensors)), None)
-    if source is None:
-        remedy = f"Save one of {', '.join(_SOURCES)}."
-        raise BatchError(Problem("batch", "nothing in it says where documents end", "missing", remedy=remedy))
+    source = _find_source(tensors)
     ids = canonical_document_ids(_SOURCES[source](entries))
     segments = scan_segments(ids, field=source)
     agreeing, disagreements = _compare(source, ids, entries)
     holes = _find_holes(ids, segments, tensors)
     return Inspection(source, ids, segments, holes, agreeing, disagreements, _uncompared(source, entries))
+
+
+def find_document_ids(entries: Mapping[str, BatchEntry]) -> Tensor:
+    """Read the documents of a batch from the most trustworthy field that speaks of them, `[batch, sequence]`.
+
+    Raises:
+        BatchError: nothing in it says where documents end.
+        DocumentIdsError: the field that does is malformed.
+        EncodingError: likewise.
+
+    Example:
+        >>> find_document_ids({"position_ids": torch.tensor([[0, 1, 0]])})
+        tensor([[1, 1, 2]])
+    """
+    source = _find_source({name: value for name, value in entries.items() if isinstance(value, Tensor)})
+    return _SOURCES[source](entries)
 
 
 def inspection_lines(inspection: Inspection, width: int) -> list[Line]:
@@ -114,6 +127,14 @@ def inspection_lines(inspection: Inspection, width: int) -> list[Line]:
     if inspection.uncompared:
         lines += _wrapped(f"not compared: {', '.join(inspection.uncompared)}", width, "dim")
     return lines
+
+
+def _find_source(tensors: Mapping[str, Tensor]) -> str:
+    source = next((name for name in _SOURCES if _has(name, tensors)), None)
+    if source is None:
+        remedy = f"Save one of {', '.join(_SOURCES)}."
+        raise BatchError(Problem("batch", "nothing in it says where documents end", "missing", remedy=remedy))
+    return source
 
 
 def _row_lines(inspection: Inspection, row: int, width: int) -> Iterator[Line]:

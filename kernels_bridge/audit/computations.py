@@ -85,11 +85,11 @@ class Computations:
 
     Attributes:
         packed: the documents.
-        alone: what the model answers to each document alone.
+        alone: what the model answers to each document alone; None where that is not compared.
     """
 
     packed: PackedDocuments
-    alone: Answer
+    alone: Answer | None
     known: list[Computation] = field(default_factory=list[Computation])
 
     def of(self, ask: Ask) -> Computation:

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from neatpack.adapters.block_mask import build_block_mask
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.physical import physical_offsets
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import PackingError
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.inputs import LayerWindows, layer_mask
@@ -48,18 +49,27 @@ def configured(model: nn.Module) -> Generator[ConfiguredModel, None, None]:
         yield ConfiguredModel(Configured(attention=attention, refused=str(error)), refusal=error)
         return
     binding = get_binding(model)
-    choice = Configured(
+    choice = _choice(attention, binding, capabilities)
+    try:
+        yield ConfiguredModel(choice, binding)
+    finally:
+        if binding is not None:
+            binding.remove()
+
+
+def choice_of(model: nn.Module, binding: Binding) -> Configured:
+    """Say what was chosen for a model that is bound."""
+    return _choice(get_model_attn_implementation(model), binding, binding.capabilities)
+
+
+def _choice(attention: str, binding: Binding | None, capabilities: PackingCapabilities) -> Configured:
+    return Configured(
         attention=attention,
         consumer=None if binding is None else binding.consumer,
         packed_mask_type=capabilities.packed_mask_type,
         requires_packed_sequence_metadata=capabilities.requires_packed_sequence_metadata,
         uses_native_fa4=capabilities.uses_native_fa4,
     )
-    try:
-        yield ConfiguredModel(choice, binding)
-    finally:
-        if binding is not None:
-            binding.remove()
 
 
 def kernel_calls(binding: Binding, packed: PackedDocuments, windows: LayerWindows) -> KernelCalls | None:

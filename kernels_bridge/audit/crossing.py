@@ -46,7 +46,7 @@ class Crossing:
     @property
     def reaches_a_little(self) -> bool:
         """Whether only the first tokens of the target are reached, and only by the last ones of the source."""
-        few_read = 0 < len(self.read) < self.source.length and self.read[-1] == self.source.length - 1
+        few_read = 0 < len(self.read) <= self.source.length // 2 and self.read[-1] == self.source.length - 1
         return few_read and 0 < len(self.moved) < self.target.length and self.moved[0] == 0
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from neatpack.adapters.collation import collate_documents
 from neatpack.adapters.planning import plan_rows
+from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.segments import scan_segments
 from neatpack.kernels_bridge.audit.texts import excerpts
 
@@ -20,6 +21,9 @@ LENGTHS: Final = (6, 1, 9, 12, 4)
 
 CAPACITY: Final = 19
 """Tokens per row: first fit gives two rows, each with padding. No axis of a tiny model has this size."""
+
+ASKED_ALONE: Final = 12
+"""Documents up to which each is compared with itself alone."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,35 @@ class PackedDocuments:
         return self._tokens[document]
 
     @cached_property
+    def asked_alone(self) -> frozenset[int]:
+        """Which documents are compared with themselves alone: all, or of many the longest, the last of each row and
+        some between. A document with a hole is none of them: alone, it would lack the hole's place."""
+        whole = [index for index, place in enumerate(self.places) if place.length == len(self._tokens[index])]
+        if len(whole) <= ASKED_ALONE:
+            return frozenset(whole)
+        last = {place.row: index for index, place in enumerate(self.places)}
+        longest = max(whole, key=lambda index: self.places[index].length)
+        spread = whole[:: -(-len(whole) // ASKED_ALONE)]
+        return frozenset({longest, *(index for index in last.values() if index in whole), *spread})
+
+    @cached_property
+    def _owners(self) -> Tensor:
+        """The index of the document of each token, and their number where there is none: `[batch, sequence]`."""
+        owners = torch.full_like(self.document_ids, len(self.places))
+        for index, place in enumerate(self.places):
+            owners[place.row, self._tokens[index]] = index
+        return owners
+
+    @cached_property
     def _tokens(self) -> tuple[Tensor, ...]:
         ids = self.document_ids
         return tuple(place.start + ids[place.row, place.span].nonzero()[:, 0] for place in self.places)
 
     def with_changed(self, *documents: int) -> Tensor:
         """The packed tokens with every token of some documents changed: `[batch, sequence]`."""
-        changed = torch.zeros_like(self.document_ids, dtype=torch.bool)
-        for document in documents:
-            changed[self.places[document].row, self.tokens_of(document)] = True
-        return self._changed_where(changed)
+        chosen = torch.zeros(len(self.places) + 1, dtype=torch.bool, device=self.input_ids.device)
+        chosen[list(documents)] = True
+        return self._changed_where(chosen[self._owners])
 
     def with_changed_padding(self) -> Tensor:
         """The packed tokens with every token of padding and of holes changed: `[batch, sequence]`."""
@@ -109,14 +132,32 @@ def pack_documents(texts: Sequence[bytes], vocabulary: int, device: torch.device
     documents = [torch.tensor(list(text), dtype=torch.int64) % vocabulary for text in excerpts(texts, LENGTHS)]
     batch = collate_documents(documents, plan_rows(LENGTHS, CAPACITY, method="first_fit"))
     document_ids = batch.get("document_ids", batch["input_ids"])  # collate_documents always gives them
-    found = scan_segments(document_ids).documents
+    return read_documents(batch["input_ids"].to(device), document_ids.to(device), vocabulary)
+
+
+def pack_ids(document_ids: Tensor, vocabulary: int, device: torch.device) -> PackedDocuments:
+    """Fill the documents of given ids, int64 `[batch, sequence]`, with random tokens."""
+    vocabulary = min(256, vocabulary)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocabulary, document_ids.shape, generator=generator)
+    return read_documents(torch.where(document_ids > 0, tokens, 0).to(device), document_ids.to(device), vocabulary)
+
+
+def read_documents(input_ids: Tensor, document_ids: Tensor, vocabulary: int) -> PackedDocuments:
+    """Find where the documents of a batch lie.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+    """
+    segments = scan_segments(document_ids)
+    found = segments.documents
     rows, starts, ends = found.rows.tolist(), found.starts.tolist(), found.ends.tolist()
     return PackedDocuments(
-        input_ids=batch["input_ids"].to(device),
-        position_ids=batch["position_ids"].to(device),
-        document_ids=document_ids.to(device),
+        input_ids=input_ids,
+        position_ids=build_position_ids(segments),
+        document_ids=document_ids,
         places=tuple(
-            Place(row, start - row * CAPACITY, end - row * CAPACITY)
+            Place(row, start - row * segments.sequence, end - row * segments.sequence)
             for row, start, end in zip(rows, starts, ends, strict=True)
         ),
         vocabulary=vocabulary,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -57,9 +58,10 @@ class EmbeddingWatch(TorchFunctionMode):
         return output + leaf.view(output.shape)
 
     def _reads_tokens(self, arguments: Iterable[object]) -> bool:
-        """Whether the tokens are among the arguments, or in a tuple of indices among them."""
+        """Whether the tokens are among the arguments, or in a sequence among them, of indices say."""
         return any(
-            id(argument) in self._derived or (isinstance(argument, tuple) and self._reads_tokens(argument))
+            id(argument) in self._derived
+            or (isinstance(argument, (tuple, list)) and self._reads_tokens(cast("Sequence[object]", argument)))
             for argument in arguments
         )
 

@@ -12,8 +12,8 @@ from typing import Final
 from neatpack.kernels_bridge.audit.documents import LENGTHS
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PathName
 from neatpack.kernels_bridge.audit.report import ModelReport, Report, Run
-from neatpack.kernels_bridge.audit.run import audit_environment
 from neatpack.kernels_bridge.audit.saved import SavedAudits, model_from_json, settings_of
+from neatpack.kernels_bridge.audit.surroundings import audit_environment
 from neatpack.kernels_bridge.audit.texts import default_paths, excerpts, read_texts
 from neatpack.kernels_bridge.audit.workers import Orders, audit_in_workers
 

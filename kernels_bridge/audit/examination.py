@@ -13,7 +13,7 @@ from neatpack.kernels_bridge.audit.crossing import SENTENCES, find_crossing, pai
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.paths import Path
 from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_earlier_tokens, sees_later_tokens
-from neatpack.kernels_bridge.audit.report import PathReport
+from neatpack.kernels_bridge.audit.report import Kind, PathReport
 from neatpack.kernels_bridge.audit.subject import Answer, Subject
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, Evidence, KernelCalls, judge
 
@@ -82,19 +82,17 @@ class Examination:
         unit = self.noise * max(computation.measurement.scale, torch.finfo(torch.float32).tiny)
         crossing = find_crossing(ask, computation.answer, self.packed, pair, unit)
         pattern = pattern_of(pairs, self.packed.places, crossing)
-        kind, message = report.kind, report.message
-        if kind is None:
-            kind = origin.kind
-            if kind in ("mixing", "recurrence") and replace(crossing, moved=origin.moved).reaches_a_little:
-                kind = "token_shift" if origin.moved == (0,) else "convolution"
-            message = f"{message} They mix in {origin}. {SENTENCES[pattern]}"
+        mechanism: Kind = origin.kind
+        if mechanism in ("mixing", "recurrence") and replace(crossing, moved=origin.moved).reaches_a_little:
+            mechanism = "token_shift" if origin.moved == (0,) else "convolution"
         return replace(
             report,
-            kind=kind,
-            message=message,
+            kind=report.kind or mechanism,
+            message=f"{report.message} They mix in {origin}. {SENTENCES[pattern]}",
             from_document=movement.source + 1,
             to_document=movement.target + 1,
             where=str(origin),
+            mechanism=mechanism,
             pattern=pattern,
         )
 

@@ -19,7 +19,7 @@ _NAMES: Final[tuple[tuple[MixingKind, tuple[str, ...]], ...]] = (
     ("convolution", ("conv",)),
     ("recurrence", ("delta", "mamba", "mixer", "ssm", "rwkv", "lstm", "gru", "rnn", "lru")),
     ("attention", ("attention", "attn")),
-    ("recurrence", ("recurrent",)),
+    ("recurrence", ("recurren", "retention", "scan")),
 )
 """What the classes of modules that mix tokens are called; the first match holds."""
 
@@ -173,24 +173,27 @@ class _Calls(TorchFunctionMode):
     ) -> object:
         """Call one function of torch."""
         del types
-        if self.depth:
+        if self.depth > 0:
             self.names.add(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))
 
 
 def _operations(module: nn.Module, run: Callable[[], object]) -> frozenset[str]:
-    """Name the functions of torch that `module` calls during `run`."""
+    """Name the functions of torch that `module` calls during `run`, those of its parts left out."""
     calls = _Calls()
 
-    def enter(*_: object) -> None:
-        calls.depth += 1
+    def count(by: int) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            calls.depth += by
 
-    def leave(*_: object) -> None:
-        calls.depth -= 1
+        return hook
 
     with ExitStack() as stack:
-        stack.callback(module.register_forward_pre_hook(enter).remove)
-        stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        for part in module.modules():
+            # Within a part of the module, the depth is 0 or less.
+            inward = 1 if part is module else -1
+            stack.callback(part.register_forward_pre_hook(count(inward)).remove)
+            stack.callback(part.register_forward_hook(count(-inward), always_call=True).remove)
         stack.enter_context(calls)
         run()
     return frozenset(calls.names)

@@ -128,7 +128,8 @@ def answers_to_earlier_tokens(ask: Ask, answer: Answer, packed: PackedDocuments)
     """How far the last token of any document moves when all earlier ones of it change, as a share of the scale."""
     before = [part.detach() for part in answer.logits]
     after = ask(tokens=packed.with_earlier_changed()).logits
-    moved = [float((one[-1] - other[-1]).abs().max()) for one, other in zip(before, after, strict=True)]
+    asked = [(one, other) for one, other in zip(before, after, strict=True) if len(one)]
+    moved = [float((one[-1] - other[-1]).abs().max()) for one, other in asked]
     return _worst(moved) / (variation(before) or 1.0)
 
 
@@ -142,7 +143,15 @@ def _differences(packed: Sequence[Tensor], alone: Sequence[Tensor], unit: float)
 
 def _distances(changed: Sequence[Tensor], logits: Sequence[Tensor], unit: float) -> list[float]:
     """How far the logits of each document have moved."""
-    return [float((one.detach() - other).abs().max()) / unit for one, other in zip(changed, logits, strict=True)]
+    distances = (torch.cat([part.detach() for part in changed]) - torch.cat(list(logits))).abs().amax(dim=1)
+    return [value / unit for value in _greatest_of_each(distances, [len(part) for part in logits])]
+
+
+def _greatest_of_each(values: Tensor, lengths: Sequence[int]) -> list[float]:
+    """Cut `values` into parts of these lengths, and give the greatest of each, 0 where a part is empty."""
+    owners = torch.repeat_interleave(torch.tensor(lengths, device=values.device))
+    greatest = values.new_zeros(len(lengths)).scatter_reduce(0, owners, values, "amax")
+    return [float(value) for value in greatest.tolist()]
 
 
 def _scalars_moved(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, float]:
@@ -188,18 +197,32 @@ def _gradient(answer: Answer, padding: Tensor) -> tuple[Movement | None, float]:
         gradients = _gradients(answer, torch.stack([parts[target].sum() for target in targets]).sum())
         if gradients[0][0].shape[:2] == padding.shape:
             by_padding = _worst([by_padding, _greatest(gradient[padding] for gradient in gradients[0])])
-        return [
-            _greatest(gradient[piece.row, piece.tokens] for gradient in gradients[piece.call])
-            for piece in answer.pieces
-        ]
+        return _by_document(answer, gradients)
 
     effects = {group: effects_on(group) for group in _groups(len(parts))}
     unit = max(effect[index] for group, effect in effects.items() for index in group) or 1.0
     found = _Effects({group: [value / unit for value in effect] for group, effect in effects.items()})
     cross, targets, source = found.worst
     target = _narrowed(targets, lambda part: effects_on(part)[source]) if cross > 0 else 0
-    matrix = dict(zip(found.by_group, zip(*found.by_group.values(), strict=True), strict=True))
-    return found.movement(source, target, matrix if found.one_by_one else {}), by_padding / unit
+    by_source = zip(*found.by_group.values(), strict=True) if found.one_by_one else ()
+    matrix: dict[Group, Sequence[float]] = {(index,): effect for index, effect in enumerate(by_source)}
+    return found.movement(source, target, matrix), by_padding / unit
+
+
+def _by_document(answer: Answer, gradients: Sequence[Sequence[Tensor]]) -> list[float]:
+    """The greatest derivative by the embeddings of each document."""
+    greatest = [0.0] * len(answer.pieces)
+    for call, by_leaf in enumerate(gradients):
+        indices = [index for index, piece in enumerate(answer.pieces) if piece.call == call]
+        pieces = [answer.pieces[index] for index in indices]
+        lengths = [len(piece.tokens) for piece in pieces]
+        rows = torch.repeat_interleave(torch.tensor([piece.row for piece in pieces]), torch.tensor(lengths))
+        tokens = torch.cat([piece.tokens for piece in pieces])
+        for gradient in by_leaf:
+            by_token = gradient.flatten(2).abs().amax(dim=2)[rows.to(tokens.device), tokens]
+            for index, value in zip(indices, _greatest_of_each(by_token, lengths), strict=True):
+                greatest[index] = _worst([greatest[index], value])
+    return greatest
 
 
 Group: TypeAlias = tuple[int, ...]

@@ -81,9 +81,10 @@ class PathJSON(TypedDict):
     shares of the greatest derivative by a document's own embeddings; `padding` is the greater of what padding does
     by either measure. A path is clean below the `threshold` of the environment. Documents are numbered from 1 in the
     order of their rows.
-    `trial` says in which batch a leak or difference was seen, and `pattern` which documents it joins. `matrix` is the
-    effect of each document on each other, `[source][target]`, by the greater of both measures, and `layers` the same
-    at the output of each layer; both are empty where they were not taken.
+    `mechanism` is how documents mix at `where`, whatever the cause. `trial` says in which batch a leak or difference
+    was seen, and `pattern` which documents it joins. `matrix` is the effect of each document on each other,
+    `[source][target]`, by the greater of both measures, and `layers` the same at the output of each layer; both are
+    empty where they were not taken.
     """
 
     verdict: Verdict
@@ -102,6 +103,7 @@ class PathJSON(TypedDict):
     from_document: int | None
     to_document: int | None
     where: str | None
+    mechanism: Kind | None
     dropped: list[str]
     trial: Trial | None
     pattern: Pattern | None
@@ -206,6 +208,7 @@ class PathReport:
     from_document: int | None = None
     to_document: int | None = None
     where: str | None = None
+    mechanism: Kind | None = None
     dropped: tuple[str, ...] = ()
     trial: Trial | None = None
     pattern: Pattern | None = None

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 import time
-import warnings
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module, metadata
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-import neatpack
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import PackingError
+from neatpack.kernels_bridge.audit.alone import arguments_alone
 from neatpack.kernels_bridge.audit.computations import Computation
 from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
 from neatpack.kernels_bridge.audit.documents import LENGTHS, PackedDocuments, pack_documents
@@ -26,13 +21,15 @@ from neatpack.kernels_bridge.audit.examination import ANYTHING, Examination, beg
 from neatpack.kernels_bridge.audit.inputs import path_arguments
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path, PathName
 from neatpack.kernels_bridge.audit.probes import Ask
-from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.remedies import with_remedies
-from neatpack.kernels_bridge.audit.report import Configured, Environment, ModelReport, PathReport, Report, Run
+from neatpack.kernels_bridge.audit.report import Configured, ModelReport, PathReport, Report, Run
 from neatpack.kernels_bridge.audit.subject import Subject
-from neatpack.kernels_bridge.audit.targets import Target, layer_windows
+from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
+from neatpack.kernels_bridge.audit.targets import Redrawn, Target, layer_windows
 from neatpack.kernels_bridge.audit.texts import excerpts
-from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, KernelCalls
+from neatpack.kernels_bridge.audit.trials import try_further
+from neatpack.kernels_bridge.audit.verdicts import KernelCalls
+from neatpack.kernels_bridge.audit.ways import configured_way
 from neatpack.kernels_bridge.audit.witness import Witness
 
 Progress = Callable[[str], None]
@@ -49,6 +46,7 @@ def audit_models(
     texts: Sequence[bytes],
     progress: Progress = lambda _message: None,
     paths: Collection[PathName] = PATH_NAMES,
+    keep_weights: bool = False,
 ) -> Report:
     """Audit several models, one after the other.
 
@@ -59,6 +57,8 @@ def audit_models(
         texts: where the documents are cut from.
         progress: told what is being done.
         paths: which ways to try.
+        keep_weights: leave parameters that are all zero as they are; else they are redrawn, since a gate of zeros
+            hides whatever lies behind it.
 
     Raises:
         BatchError: the texts are too short.
@@ -72,13 +72,13 @@ def audit_models(
     """
     excerpts(texts, LENGTHS)
     started = time.perf_counter()
-    with _undisturbed():
-        environment = audit_environment()
+    with undisturbed():
+        here = audit_environment()
         models = [
             _audit_model(target, texts, _numbered(progress, f"[{index}/{len(targets)}] {target.name}"), paths)
-            for index, target in enumerate(targets, start=1)
+            for index, target in enumerate((target if keep_weights else Redrawn(target) for target in targets), start=1)
         ]
-    return Report(environment, tuple(models), Run(time.perf_counter() - started))
+    return Report(here, tuple(models), Run(time.perf_counter() - started))
 
 
 def _audit_model(
@@ -90,7 +90,8 @@ def _audit_model(
         with target.variant("eager") as variant:
             subject = Subject(variant.model)
             packed = pack_documents(texts, subject.vocabulary(), _device(variant.model))
-            examination = begin_examination(packed, partial(subject.alone, packed))
+            alone = partial(subject.alone, packed, arguments=partial(arguments_alone, variant.model, packed))
+            examination = begin_examination(packed, alone)
             audit = _Audit(target, examination, progress, paths)
             class_name = type(variant.model).__name__
         reports = audit.run()
@@ -170,11 +171,15 @@ class _Audit:
             computation = self.examination.computations.of(ask)
             windows = layer_windows(model)
             kernel = None if state.binding is None else kernel_calls(state.binding, self.packed, windows)
-            return self._judge(path, subject, ask, computation, kernel)
+            report = self._judge(path, subject, ask, computation, kernel)
+            if not self.target.custom:
+                return report
+            way = configured_way(model, state.binding)
+            return try_further(report, model, self.packed, way.examine_further)
 
     def _ask(self, path: Path, subject: Subject) -> Ask:
         if path.apart:
-            return partial(subject.alone, self.packed)
+            return partial(subject.alone, self.packed, arguments=partial(arguments_alone, subject.model, self.packed))
         return partial(subject.packed, self.packed, path_arguments(path, self.packed, layer_windows(subject.model)))
 
     def _witnessed(self, witness: Witness, forwards: int) -> KernelCalls:
@@ -207,53 +212,3 @@ def _describe(error: BaseException) -> str:
 
 def _numbered(progress: Progress, prefix: str) -> Progress:
     return lambda message: progress(f"{prefix}: {message}")
-
-
-def audit_environment() -> Environment:
-    """Say where and under which versions an audit runs."""
-    return Environment(
-        python=platform.python_version(),
-        platform=platform.platform(),
-        neatpack=neatpack.__version__,
-        torch=torch.__version__,
-        transformers=_version("transformers"),
-        threads=1,
-        dtype="float32",
-        device="cpu",
-        threshold=THRESHOLD,
-    )
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-@contextmanager
-def _undisturbed() -> Generator[None, None, None]:
-    """Within: one thread, no warnings of libraries. Afterwards: threads, random state and warnings as they were."""
-    threads = torch.get_num_threads()
-    with warnings.catch_warnings(), seeded(), _quiet_transformers():
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
-
-
-@contextmanager
-def _quiet_transformers() -> Generator[None, None, None]:
-    """Keep Transformers from logging what it thinks of tiny models; it is not imported for that."""
-    if "transformers" not in sys.modules and _version("transformers") is None:
-        yield
-        return
-    logging = import_module("transformers.utils.logging")
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)

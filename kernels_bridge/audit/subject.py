@@ -97,18 +97,27 @@ class Subject:
         grad: bool = False,
         arguments: Callable[[int], Mapping[str, object]] = lambda _document: {"use_cache": False},
     ) -> Answer:
-        """Give each document in a call of its own; `arguments` says what goes with the tokens of each."""
+        """Give each document in a call of its own, some of them where they are many.
+
+        Args:
+            packed: the documents.
+            tokens: as in `packed`.
+            grad: as in `packed`.
+            arguments: what goes with the tokens of each document, by its index.
+        """
         tokens = packed.input_ids if tokens is None else tokens
-        logits: list[Tensor] = []
+        logits: dict[int, Tensor] = {}
         kept: list[tuple[Tensor, ...]] = []
         pieces: list[Piece] = []
         for index, place in enumerate(packed.places):
             own = packed.tokens_of(index)
-            answer, embeddings, _ = self._call(tokens[place.row, own][None], arguments(index), grad)
-            logits.append(answer[0])
-            kept.append(embeddings)
-            pieces.append(Piece(index, 0, torch.arange(own.numel(), device=own.device)))
-        return Answer(tuple(logits), tuple(pieces), tuple(kept))
+            pieces.append(Piece(len(kept), 0, torch.arange(own.numel(), device=own.device)))
+            if index in packed.asked_alone:
+                answer, embeddings, _ = self._call(tokens[place.row, own][None], arguments(index), grad)
+                logits[index] = answer[0]
+                kept.append(embeddings)
+        nothing = next(iter(logits.values()))[:0]
+        return Answer(tuple(logits.get(index, nothing) for index in range(len(pieces))), tuple(pieces), tuple(kept))
 
     def vocabulary(self) -> int:
         """A number of token ids that the model surely embeds; 256 where nothing tells."""

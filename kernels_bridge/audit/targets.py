@@ -15,6 +15,7 @@ from neatpack.contracts.errors import ModelError, ModelTypeError, Problem
 from neatpack.kernels_bridge.audit.inputs import CHUNKED, LayerWindows
 from neatpack.kernels_bridge.audit.paths import Attention
 from neatpack.kernels_bridge.audit.random_state import seeded
+from neatpack.kernels_bridge.audit.state import redrawn_zeros
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model, require_model_type, tiny_model_class
 from neatpack.kernels_bridge.audit.witness import NAME, Witness, attention_registries, registered
 from neatpack.kernels_bridge.models import text_config
@@ -41,6 +42,11 @@ class Target(Protocol):
         """What the report calls it."""
         ...
 
+    @property
+    def custom(self) -> bool:
+        """Whether it is somebody's own module, of which nothing is known."""
+        ...
+
     def variant(self, attention: Attention) -> AbstractContextManager[Variant]:
         """Build it with `attention`, and undo at the end whatever was bound for it."""
         ...
@@ -51,6 +57,11 @@ class ModelType:
     """A model type of Transformers, such as "llama", at a tiny size."""
 
     name: str
+
+    @property
+    def custom(self) -> bool:
+        """Families of Transformers are known by measurement."""
+        return False
 
     @contextmanager
     def variant(self, attention: Attention) -> Generator[Variant, None, None]:
@@ -70,6 +81,11 @@ class Builder:
     name: str
     build: Callable[[], object]
     weights: dict[str, torch.Tensor] | None = None
+
+    @property
+    def custom(self) -> bool:
+        """Nothing is known of what a callable builds."""
+        return True
 
     @contextmanager
     def variant(self, attention: Attention) -> Generator[Variant, None, None]:
@@ -99,6 +115,29 @@ class Builder:
             self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(self.weights)
         return model
+
+
+@dataclass(frozen=True)
+class Redrawn:
+    """A target whose parameters that are all zero are redrawn while it is built."""
+
+    target: Target
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        return self.target.name
+
+    @property
+    def custom(self) -> bool:
+        """Whether it is somebody's own module, of which nothing is known."""
+        return self.target.custom
+
+    @contextmanager
+    def variant(self, attention: Attention) -> Generator[Variant, None, None]:
+        """Build it with `attention`; at the end the zeros are back."""
+        with self.target.variant(attention) as variant, redrawn_zeros(variant.model):
+            yield variant
 
 
 def parse_target(text: str) -> Target:

@@ -16,8 +16,9 @@ from neatpack.kernels_bridge.audit import everything
 from neatpack.kernels_bridge.audit.everything import audit_everything
 from neatpack.kernels_bridge.audit.paths import PathName
 from neatpack.kernels_bridge.audit.report import Environment, ModelReport, model_json
-from neatpack.kernels_bridge.audit.run import audit_environment, audit_models
+from neatpack.kernels_bridge.audit.run import audit_models
 from neatpack.kernels_bridge.audit.saved import SavedAudits, model_from_json, settings_of
+from neatpack.kernels_bridge.audit.surroundings import audit_environment
 from neatpack.kernels_bridge.audit.targets import parse_target
 from neatpack.kernels_bridge.audit.workers import Finished, Orders, audit_in_workers
 

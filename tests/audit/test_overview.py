@@ -10,7 +10,7 @@ import pytest
 from neatpack.kernels_bridge.audit.overview import LETTERS, overview_lines
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES
 from neatpack.kernels_bridge.audit.report import VERDICTS, Configured, ModelReport, Report, Run
-from neatpack.kernels_bridge.audit.run import audit_environment
+from neatpack.kernels_bridge.audit.surroundings import audit_environment
 from neatpack.kernels_bridge.terminal import plain
 
 

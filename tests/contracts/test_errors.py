@@ -19,6 +19,7 @@ LEAVES = [
 ALSO = {
     "ModelError": RuntimeError,
     "BoundariesMissingError": RuntimeError,
+    "IsolationError": RuntimeError,
     "ModelTypeError": TypeError,
     "DependencyError": ImportError,
 }

@@ -1,0 +1,132 @@
+"""Further batches for one way of giving documents to a model: each shows what the usual one cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import nn
+
+from neatpack.adapters.document_ids import document_ids_from_lengths
+from neatpack.kernels_bridge.audit.documents import CAPACITY, PackedDocuments, pack_ids
+from neatpack.kernels_bridge.audit.examination import ANYTHING
+from neatpack.kernels_bridge.audit.report import PathReport, Trial
+
+SHAPE_LENGTHS: Final = ((3, 7, 2, 5), (15, 4))
+"""Documents for two rows of the usual 19 places that end elsewhere; the last row is full."""
+
+FULL_LENGTHS: Final = ((6, 1, 12), (10, 9))
+"""Documents that leave no padding, for models that cannot take any."""
+
+MANY: Final = 260
+"""Documents in one row: more than a byte can count."""
+
+LONG: Final = 160
+"""Tokens of a long document: more than windows and offsets of a byte hold."""
+
+LONG_ROW: Final = 289
+"""Places of the rows that hold these."""
+
+NOTES: Final[dict[Trial, str]] = {
+    "plain": "",
+    "ids": "Only where document ids fall and have gaps: ",
+    "shape": "Only in a second batch of the same shape, whose documents end elsewhere: ",
+    "holes": "Only with holes in documents and padding between them: ",
+    "many": f"Only in long rows, of up to {MANY} documents of up to {LONG} tokens: ",
+    "training": "Only in training mode: ",
+}
+"""What a message says first where it is this batch alone that shows something."""
+
+Examine = Callable[[PackedDocuments, bool], PathReport]
+"""Examine a model on some documents, comparing with each document alone or not."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One further batch.
+
+    Attributes:
+        trial: what it is called.
+        packed: its documents.
+        compares: whether packed documents are compared with each alone.
+        training: whether the model is in training mode.
+    """
+
+    trial: Trial
+    packed: PackedDocuments
+    compares: bool = True
+    training: bool = False
+
+
+def usual_documents(vocabulary: int, device: torch.device, padded: bool = True) -> PackedDocuments:
+    """Pack documents of the audit's usual lengths, or ones that leave no padding, of random tokens."""
+    lengths = ((6, 1, 9), (12, 4)) if padded else FULL_LENGTHS
+    return pack_ids(document_ids_from_lengths(lengths, CAPACITY), vocabulary, device)
+
+
+def further_batches(usual: PackedDocuments) -> Iterator[Batch]:
+    """Make the batches that are tried beside the usual one."""
+    vocabulary, device = usual.vocabulary, usual.input_ids.device
+    ids = usual.document_ids
+    # Of n documents, the first has the greatest id; their lowest bytes are equal, and so are they to who keeps no more.
+    falling = torch.where(ids > 0, (ids.amax(dim=1, keepdim=True) - ids) * 256 + 1, 0)
+    yield Batch("ids", replace(usual, document_ids=falling))
+    other = pack_ids(document_ids_from_lengths(SHAPE_LENGTHS, ids.shape[1]), vocabulary, device)
+    yield Batch("shape", other)
+    yield Batch("training", usual, compares=False, training=True)
+    yield Batch("holes", pack_ids(_with_holes(ids.shape[1]), vocabulary, device), compares=False)
+    yield Batch("many", pack_ids(document_ids_from_lengths(_many_lengths(), LONG_ROW), vocabulary, device))
+
+
+def try_further(report: PathReport, model: nn.Module, usual: PackedDocuments, examine: Examine) -> PathReport:
+    """Look for what the usual batch does not show. Whatever a model declines in a further batch is no finding.
+
+    Args:
+        report: of the usual batch.
+        model: as it is examined; its mode is switched, and is evaluation mode at the end.
+        usual: the usual documents.
+        examine: examines it on other ones.
+
+    Returns:
+        The worst report: the first leak, or else the first difference, or else that of the usual batch.
+    """
+    reports, declined = [replace(report, trial="plain")], list[str]()
+    for batch in further_batches(usual):
+        if reports[-1].verdict == "leak":
+            break
+        try:
+            model.train(batch.training)
+            found = examine(batch.packed, batch.compares)
+            reports.append(replace(found, trial=batch.trial, message=NOTES[batch.trial] + found.message))
+        except ANYTHING as error:
+            declined.append(f"{batch.trial} ({type(error).__name__})")
+        finally:
+            model.eval()
+    return _worst(reports, declined)
+
+
+def _worst(reports: Sequence[PathReport], declined: Sequence[str]) -> PathReport:
+    for verdict in ("leak", "differs"):
+        for report in reports:
+            if report.verdict == verdict:
+                return report
+    if not declined:
+        return reports[0]
+    return replace(reports[0], message=f"{reports[0].message} Not tried: {', '.join(declined)}.")
+
+
+def _with_holes(sequence: int) -> torch.Tensor:
+    """Four rows with documents that have holes, and padding between documents."""
+    ids = torch.zeros(4, sequence, dtype=torch.int64)
+    ids[0, :8], ids[0, 10:16] = 1, 2
+    ids[1, :9], ids[1, 9:14] = 1, 2
+    ids[2, 2:9] = 1
+    ids[3, :2], ids[3, 3:4], ids[3, 5:] = 1, 2, 3
+    ids[0, 3], ids[1, 5:7], ids[1, 11], ids[3, 9] = 0, 0, 0, 0
+    return ids
+
+
+def _many_lengths() -> tuple[tuple[int, ...], ...]:
+    return (1,) * (MANY - 8) + (2, 1, 3, 1, 2, 1, 4, 1), (LONG, 1, LONG - 50, 7)

@@ -1,0 +1,111 @@
+"""One way of giving any documents to one model, so that it can be examined on several batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from neatpack.kernels_bridge.audit.alone import arguments_alone
+from neatpack.kernels_bridge.audit.computations import Computations
+from neatpack.kernels_bridge.audit.configured import kernel_calls
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.examination import Examination, begin_examination
+from neatpack.kernels_bridge.audit.inputs import path_arguments
+from neatpack.kernels_bridge.audit.layers import layer_reports
+from neatpack.kernels_bridge.audit.paths import PATHS, Path
+from neatpack.kernels_bridge.audit.report import PathReport
+from neatpack.kernels_bridge.audit.subject import Answer, Subject
+from neatpack.kernels_bridge.audit.targets import layer_windows
+from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, KernelCalls
+from neatpack.kernels_bridge.binding import Binding
+from neatpack.kernels_bridge.entry import DOCUMENT_IDS
+
+CONFIGURED: Path = next(path for path in PATHS if path.name == "configured")
+
+Given = Callable[[PackedDocuments], Mapping[str, object]]
+
+
+@dataclass
+class Way:
+    """How documents are given to a model.
+
+    Attributes:
+        model: the model.
+        given: what goes with the tokens of a batch.
+        alone: what goes with the tokens of one document, by its index.
+        without: what goes with them where nothing says where documents end; None where nothing ever does.
+        binding: what is bound to the model, and takes document ids away before its forward.
+        path: what it is judged as.
+        noise: share of the logit scale up to which a movement may be rounding.
+        traces_layers: whether to report, for a leak, how far documents reach at each layer.
+    """
+
+    model: nn.Module
+    given: Given
+    alone: Callable[[PackedDocuments, int], Mapping[str, object]]
+    without: Given | None
+    binding: Binding | None = None
+    path: Path = CONFIGURED
+    noise: float = THRESHOLD
+    traces_layers: bool = False
+
+    def examine(self, packed: PackedDocuments) -> PathReport:
+        """Examine the model on some documents, and compare with each document alone."""
+        without = None if self.without is None else partial(self._without, packed, self.without)
+        return self._report(packed, without, compares=True)
+
+    def examine_further(self, packed: PackedDocuments, compares: bool = True) -> PathReport:
+        """Examine it on other documents, after some on which boundaries did have an effect."""
+        return self._report(packed, None, compares)
+
+    def _report(self, packed: PackedDocuments, without: Callable[[], Answer] | None, compares: bool) -> PathReport:
+        subject = Subject(self.model, frozenset({DOCUMENT_IDS} if self.binding is not None else ()))
+        ask = partial(subject.packed, packed, self.given(packed))
+        examination = self._examination(packed, compares)
+        computation = examination.computations.of(ask)
+        report = examination.report(self.path, subject, ask, computation, self._kernel(packed), without)
+        if not self.traces_layers or report.from_document is None:
+            return report
+        return layer_reports(report, self.model, ask, packed)
+
+    def _examination(self, packed: PackedDocuments, compares: bool) -> Examination:
+        if not compares:
+            return Examination(packed, Computations(packed, None), causal=False, mixes_within=False, noise=self.noise)
+        ask_alone = partial(Subject(self.model).alone, packed, arguments=partial(self.alone, packed))
+        return begin_examination(packed, ask_alone, self.noise)
+
+    def _without(self, packed: PackedDocuments, given: Given) -> Answer:
+        return Subject(self.model).packed(packed, given(packed))
+
+    def _kernel(self, packed: PackedDocuments) -> KernelCalls | None:
+        return None if self.binding is None else kernel_calls(self.binding, packed, layer_windows(self.model))
+
+
+def configured_way(model: nn.Module, binding: Binding | None, noise: float = THRESHOLD, layers: bool = False) -> Way:
+    """The way of a training job: `_packed_seq_ids` and positions, given to a model that is configured for them."""
+    return Way(
+        model,
+        given=lambda packed: path_arguments(CONFIGURED, packed, layer_windows(model)),
+        alone=lambda packed, document: arguments_alone(model, packed, document),
+        without=lambda _packed: {"use_cache": False},
+        binding=binding,
+        noise=noise,
+        traces_layers=layers,
+    )
+
+
+def noise_of(model: nn.Module) -> float:
+    """How far rounding may move logits in the model's own dtype and on its device, as a share of their scale.
+
+    On a GPU sums are made in an order of its own, and in TF32 where that is allowed.
+    """
+    tensors: list[Tensor] = [*model.parameters(), *model.buffers()]
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    coarsest = max((torch.finfo(tensor.dtype).eps for tensor in floating if tensor.dtype.itemsize > 1), default=0.0)
+    if any(tensor.device.type != "cpu" for tensor in floating):
+        coarsest = max(coarsest, 2**-10)
+    return THRESHOLD if coarsest <= torch.finfo(torch.float32).eps else 8 * coarsest

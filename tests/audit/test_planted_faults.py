@@ -1,0 +1,238 @@
+"""Every planted fault is found and named for what it is; unusual models without one are not accused."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neatpack.kernels_bridge import audit_isolation
+from neatpack.kernels_bridge.audit.report import Kind, Pattern, Trial, Verdict
+from tests.audit import planted
+from tests.audit.planted import (
+    Attention,
+    Convolution,
+    ConvolvesAndRecurs,
+    LearnedPositions,
+    Model,
+    Recurrence,
+    ShiftsTokens,
+    block_causal,
+    causal,
+    same,
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A broken model, and what has to be said of it. What is None may be anything."""
+
+    build: Callable[[], nn.Module]
+    kind: Kind
+    pattern: Pattern | None = None
+    trial: Trial = "plain"
+    where: str | None = None
+    verdict: Verdict = "leak"
+    mechanism: Kind | None = None
+
+
+def attention(mask: planted.Mask, window: int | None = None) -> Callable[[], nn.Module]:
+    return lambda: Model(Attention(mask, window))
+
+
+def cast_to(dtype: torch.dtype) -> planted.Mask:
+    return lambda ids: block_causal(ids.to(dtype).to(torch.int64).abs())
+
+
+FAULTS: dict[str, Fault] = {
+    "a boundary one token late": Fault(attention(planted.shifted_ids(1)), "attention", "first_token"),
+    "a boundary one token early": Fault(attention(planted.shifted_ids(-1)), "attention", "last_token"),
+    "the last boundary lost": Fault(attention(planted.last_lost), "attention", "last_document"),
+    "the first boundary lost": Fault(attention(planted.first_lost), "attention", "first_document"),
+    "ids cast to bool": Fault(
+        attention(cast_to(torch.bool)), "kwargs_dropped", "every_document", mechanism="attention"
+    ),
+    "ids cast to uint8": Fault(attention(cast_to(torch.uint8)), "attention", trial="ids"),
+    "ids cast to int8": Fault(attention(cast_to(torch.int8)), "attention", trial="ids"),
+    "ids modulo 128": Fault(
+        attention(lambda ids: block_causal(torch.where(ids > 0, ids % 128 + 1, 0))), "attention", trial="ids"
+    ),
+    "more documents than fit a byte": Fault(attention(planted.ranks_in_a_byte), "attention", trial="many"),
+    "tokens sorted by id": Fault(lambda: Model(planted.SortsByIds()), "attention", trial="ids"),
+    "masks kept by shape": Fault(lambda: Model(planted.Caches()), "attention", trial="shape"),
+    "the boundaries of another row": Fault(attention(planted.later_row), "attention"),
+    "no boundaries at all": Fault(lambda: planted.DropsIds(Attention()), "kwargs_dropped", "every_document"),
+    "ids lost in the second layer": Fault(
+        lambda: planted.LosesIdsInSecondLayer(Attention(), Attention()), "attention", where="layers.1 (Attention)"
+    ),
+    "one document that reads one other": Fault(attention(planted.only_third_reads_first), "attention", "last_document"),
+    "documents joined from the fourth on": Fault(attention(planted.joined_from_fourth), "attention", trial="many"),
+    "a leak past the first 128 tokens": Fault(attention(planted.past_many_tokens), "attention", trial="many"),
+    "later documents seen": Fault(attention(planted.all_seen_if_packed), "causality", "backward"),
+    "causality lost": Fault(attention(planted.not_causal_if_packed), "causality", verdict="differs"),
+    "padding seen": Fault(attention(planted.padding_seen), "padding"),
+    "padding before a document seen": Fault(attention(planted.first_padding_seen), "padding", trial="holes"),
+    "a leak in training mode": Fault(lambda: Model(planted.LeaksInTraining()), "attention", trial="training"),
+    "statistics of the batch in training": Fault(
+        lambda: Model(Attention(), planted.BatchNorm()), "mixing", trial="training"
+    ),
+    "rows joined": Fault(lambda: Model(planted.JoinsRows()), "attention", "rows"),
+    "keys shared between rows": Fault(lambda: Model(planted.SharesKeys()), "attention", "rows"),
+    "keys pooled over the row": Fault(lambda: Model(planted.PoolsKeys()), "attention"),
+    "a convolution not reset": Fault(
+        lambda: Model(Attention(), planted.Conv1dLayer()), "convolution", where="layers.1.conv (Conv1d)"
+    ),
+    "a convolution reset one token late": Fault(lambda: Model(Convolution(late=1)), "convolution"),
+    "a convolution reset, the state not": Fault(
+        lambda: Model(ConvolvesAndRecurs(conv=True, state=False)), "recurrence", where="layers.0.state (Recurrence)"
+    ),
+    "the state reset, a convolution not": Fault(
+        lambda: Model(ConvolvesAndRecurs(conv=False, state=True)), "convolution", where="layers.0.conv (Convolution)"
+    ),
+    "a state never reset": Fault(
+        lambda: Model(Recurrence(reset=False)), "kwargs_dropped", "every_document", mechanism="recurrence"
+    ),
+    "a state reset one token late": Fault(lambda: Model(Recurrence(late=1)), "recurrence"),
+    "a state not reset for the last": Fault(lambda: Model(Recurrence(skip_last=True)), "recurrence", "last_document"),
+    "a token shift across documents": Fault(lambda: Model(ShiftsTokens(), Attention()), "token_shift"),
+    "a leak behind a gate of zeros": Fault(lambda: Model(planted.GatedLeak()), "recurrence"),
+    "statistics of the row": Fault(lambda: Model(Attention(), planted.RowStatistics()), "mixing", "backward"),
+    "the mean of the row as a feature": Fault(lambda: planted.AddsRowFeature(Attention()), "mixing", "backward"),
+    "room for experts shared by a row": Fault(lambda: Model(Attention(), planted.ExpertRouter()), "router"),
+    "padding in a loss of the router": Fault(lambda: planted.BalancesPadding(Attention()), "router"),
+    "chunks counted from the row": Fault(lambda: Model(planted.ChunksRow()), "window", verdict="differs"),
+    "positions that do not restart": Fault(
+        lambda: Model(LearnedPositions(restart=False), Attention()), "positions", verdict="differs"
+    ),
+    "positions that restart at one": Fault(
+        lambda: Model(LearnedPositions(off=1), Attention()), "positions", verdict="differs"
+    ),
+    "scaled by the longest": Fault(lambda: Model(planted.ScalesByLongest(), Attention()), "length", verdict="differs"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
+    report = audit_isolation(fault.build())
+    path = report.path
+    assert (path.verdict, path.kind, path.trial) == (fault.verdict, fault.kind, fault.trial), path.message
+    assert fault.pattern in (None, path.pattern), path.message
+    assert fault.where in (None, path.where)
+    assert fault.mechanism in (None, path.mechanism)
+    assert not report.is_clean
+
+
+def bidirectional_prefix(ids: Tensor) -> Tensor:
+    return same(ids) & (causal(ids) | (planted.positions_of(ids) < 3)[:, None, :])
+
+
+class DocumentNorm(planted.Mixer):
+    """Normalises by the mean of what a document has said so far."""
+
+    def mix(self, states: Tensor, ids: Tensor) -> Tensor:
+        seen = block_causal(ids).to(states)
+        return states - seen @ states / seen.sum(dim=2, keepdim=True).clamp(min=1)
+
+
+class WithoutPadding(Model):
+    """Cannot take padding."""
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+        if _packed_seq_ids is not None and bool((_packed_seq_ids == 0).any()):
+            raise ValueError("rows must be full")
+        return super().forward(input_ids, _packed_seq_ids)
+
+
+class RequiresIds(Model):
+    """Cannot do without ids."""
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(input_ids, _packed_seq_ids)
+
+
+class ReturnsObject(Model):
+    """Returns what is neither a tensor nor a tuple."""
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> object:  # type: ignore[override]
+        return SimpleNamespace(extra=1, logits=super().forward(input_ids, _packed_seq_ids))
+
+
+class ReturnsFlat(Model):
+    """Returns the tokens of all rows on one axis, with a loss that leaves padding out."""
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> object:  # type: ignore[override]
+        logits = super().forward(input_ids, _packed_seq_ids)
+        kept = torch.ones_like(input_ids, dtype=torch.bool) if _packed_seq_ids is None else _packed_seq_ids > 0
+        return OrderedDict(loss=logits[kept].square().mean(), scores=logits.flatten(0, 1))
+
+
+class LooksUpItself(Model):
+    """Has a table in place of an embedding, tied to its head."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        del self.embed
+        self.table = nn.Parameter(self.head.weight.detach().clone())
+        self.head.weight = self.table
+
+    def states(self, input_ids: Tensor, ids: Tensor) -> Tensor:
+        states = self.table[input_ids]
+        for layer in self.layers:
+            states = layer(states, ids)
+        return states
+
+
+class EmbedsBags(Model):
+    """Embeds each token and the one before it in its document as a bag."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        del self.embed
+        self.bag = nn.EmbeddingBag(planted.VOCABULARY, planted.WIDTH, mode="sum")
+
+    def states(self, input_ids: Tensor, ids: Tensor) -> Tensor:
+        before = torch.where(planted.positions_of(ids) > 0, input_ids.roll(1, dims=1), input_ids)
+        states: Tensor = self.bag(torch.stack([input_ids, before], dim=-1).flatten(0, 1)).view(*input_ids.shape, -1)
+        for layer in self.layers:
+            states = layer(states, ids)
+        return states
+
+
+CLEAN: dict[str, Callable[[], nn.Module]] = {
+    "attention": lambda: Model(Attention(), Attention()),
+    "a window": lambda: Model(Attention(window=3), Attention()),
+    "a convolution and a state": lambda: Model(ConvolvesAndRecurs(conv=True, state=True)),
+    "a token shift inside documents": lambda: Model(ShiftsTokens(reset=True), Attention()),
+    "a norm over each document": lambda: Model(DocumentNorm(), Attention()),
+    "experts without capacity": lambda: Model(Attention(), planted.ExpertRouter(capacity=False)),
+    "learned positions": lambda: Model(LearnedPositions(), Attention()),
+    "a bidirectional prefix": lambda: Model(Attention(bidirectional_prefix)),
+    "an encoder": lambda: Model(Attention(same)),
+    "dropout": lambda: Model(Attention(), DropsOut()),
+    "no padding": lambda: WithoutPadding(Attention()),
+    "ids required": lambda: RequiresIds(Attention()),
+    "an object returned": lambda: ReturnsObject(Attention()),
+    "flat logits and a loss": lambda: ReturnsFlat(Attention()),
+    "tied tables": lambda: LooksUpItself(Attention()),
+    "bags of tokens": lambda: EmbedsBags(Attention()),
+}
+
+
+class DropsOut(planted.Mixer):
+    """Drops at random, in training mode."""
+
+    def mix(self, states: Tensor, ids: Tensor) -> Tensor:
+        del ids
+        return nn.functional.dropout(states, 0.5, self.training)
+
+
+@pytest.mark.parametrize("build", CLEAN.values(), ids=CLEAN)
+def test_an_unusual_model_is_not_accused(build: Callable[[], nn.Module]) -> None:
+    report = audit_isolation(build())
+    assert (report.verdict, report.kind) == ("clean", None), report.path.message
+    report.raise_if_not_clean()

@@ -109,6 +109,19 @@ def test_a_bool_mask_holds_no_number() -> None:
         build_block_causal_mask(_IDS, blocked=-1.0)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_kernels_that_take_a_mask_are_finite_at_padding(backend: SDPBackend, dtype: torch.dtype) -> None:
+    ids = torch.tensor([[1, 1, 1, 2, 2, 0, 0, 0]], device="cuda")
+    query, key, value = torch.randn(3, 1, 1, 8, 16, device="cuda", dtype=dtype).requires_grad_().unbind()
+    for mask in (build_block_causal_mask(ids), build_block_causal_mask(ids, dtype)):
+        with sdpa_kernel(backend):
+            found = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        gradients = torch.autograd.grad(found.sum(), (query, key, value))
+        assert all(bool(each.isfinite().all()) for each in (found, *gradients))
+
+
 def _eager(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """What models do by hand: the mask is added in the dtype of the scores."""
     scores = query @ key.mT / math.sqrt(query.shape[-1]) + mask

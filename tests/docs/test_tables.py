@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import get_args
 
+import torch
+
+from neatpack import adapters
 from neatpack.contracts.kernels import CONSUMER_NAMES
 from neatpack.kernels_bridge.audit.paths import PATHS
 from neatpack.kernels_bridge.audit.report import VERDICTS, Kind
@@ -31,6 +34,17 @@ def test_kinds() -> None:
 
 def test_consumers() -> None:
     assert tuple(row[0] for row in table("README.md", "consumer")) == CONSUMER_NAMES
+
+
+def test_ways_to_ids() -> None:
+    functions = [row[1] for row in table("docs/encodings.md", "from")]
+    assert sorted(functions) == [name for name in adapters.__all__ if name.startswith("document_ids_from_")]
+
+
+def test_encodings_called_offsets() -> None:
+    rows = table("docs/encodings.md", "counts")
+    ids = torch.tensor([[1, 1, 0]])
+    assert [type(getattr(adapters, row[2])(ids)).__name__ for row in rows] == [row[3] for row in rows]
 
 
 def test_rules_are_numbered_without_a_gap() -> None:

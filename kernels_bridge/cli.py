@@ -1,4 +1,4 @@
-"""The command line: `neatpack audit`, `neatpack doctor`, `neatpack inspect`."""
+"""The command line: `neatpack audit`, `neatpack explain`, `neatpack doctor`, `neatpack inspect`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: of the command line; those of the process where None.
 
     Returns:
-        The exit status: of `audit`, 0 only where the configured path of every model is clean, else 1; of `inspect`,
-        1 where encodings disagree; 2 where the command cannot be carried out as given.
+        The exit status: of `audit`, 0 only where the configured path of every model is clean, else 1; of `explain`,
+        1 where no consumer takes the model; of `inspect`, 1 where encodings disagree; 2 where the command cannot be
+        carried out as given.
 
     Example:
         >>> main(["inspect", "no-such-file.json"])
@@ -69,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--text", nargs="+", type=Path, metavar="PATH", help="files or folders to cut documents from")
     audit.add_argument("--json", action="store_true", help="print the report as JSON")
     audit.set_defaults(command=_audit, misuse=audit.error)
+
+    explain = commands.add_parser("explain", help="say which consumer would bind a model, and why the others would not")
+    explain.add_argument("target", metavar="MODEL", help="a Transformers model type, or package.module:callable")
+    explain.add_argument("--json", action="store_true", help="print the explanation as JSON")
+    explain.set_defaults(command=_explain)
 
     doctor = commands.add_parser("doctor", help="show versions, and which kernels are usable here")
     doctor.set_defaults(command=_doctor)
@@ -139,6 +145,19 @@ def _audit_targets(given: argparse.Namespace) -> int:
     else:
         show(table_lines(report, terminal_width()), sys.stdout)
     return CLEAN if report.is_clean else NOT_CLEAN
+
+
+def _explain(given: argparse.Namespace) -> int:
+    from neatpack.kernels_bridge.audit.targets import built_model, parse_target
+    from neatpack.kernels_bridge.explain import explain_model, explanation_lines
+
+    with _current_folder_importable(), built_model(parse_target(given.target)) as model:
+        explanation = explain_model(model, given.target)
+    if given.json:
+        sys.stdout.write(explanation.dumps() + "\n")
+    else:
+        show(explanation_lines(explanation, terminal_width()), sys.stdout)
+    return NOT_CLEAN if explanation.chosen is None else CLEAN
 
 
 def _doctor(_given: argparse.Namespace) -> int:

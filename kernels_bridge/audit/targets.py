@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import torch
 from torch import nn
 
-from neatpack.contracts.errors import ModelError, ModelTypeError, Problem
+from neatpack.contracts.errors import ModelError, ModelTypeError, PackingError, Problem
 from neatpack.kernels_bridge.audit.inputs import CHUNKED, LayerWindows
 from neatpack.kernels_bridge.audit.paths import Attention
 from neatpack.kernels_bridge.audit.random_state import seeded
@@ -162,6 +162,24 @@ def parse_target(text: str) -> Target:
     if not callable(found):
         raise ModelError(Problem(text, "is not callable", "type", value=type(found).__name__))
     return Builder(text, cast("Callable[[], object]", found))
+
+
+@contextmanager
+def built_model(target: Target) -> Generator[nn.Module, None, None]:
+    """Build a target with the attention that it chooses itself.
+
+    Raises:
+        ModelError: its code raises or exits.
+    """
+    with ExitStack() as stack:
+        try:
+            variant = stack.enter_context(target.variant("built"))
+        except PackingError:
+            raise
+        except (Exception, SystemExit) as error:
+            message = f"cannot be built ({type(error).__name__}: {error})"
+            raise ModelError(Problem(target.name, message, "value")) from error
+        yield variant.model
 
 
 def layer_windows(model: nn.Module) -> LayerWindows:

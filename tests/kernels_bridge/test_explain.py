@@ -139,10 +139,14 @@ def test_plugins_are_explained_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "toy-twice 1.5" in explain_model(Ids()).said[-1].why
 
 
-def test_a_model_that_says_fa4_is_explained() -> None:
-    class Backend:
-        attn = "fa4"
+class Backend:
+    attn: str = "fa4"
 
-    model = NativeFA4()
-    model.backend = Backend()  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
-    assert explain_model(model).chosen == "native_fa4"
+
+class Built(NativeFA4):
+    backend = Backend()
+
+
+def test_a_model_that_says_fa4_is_explained() -> None:
+    explanation = explain_model(Built())
+    assert (explanation.attention, explanation.chosen) == ("fa4", "native_fa4")

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from neatpack.contracts.errors import PackingError
+from neatpack.contracts.errors import BatchFileError, PackingError, Problem
 from neatpack.kernels_bridge.terminal import progress_of, show, terminal_width
 
 if TYPE_CHECKING:
+    from neatpack.kernels_bridge.audit.report import ModelReport, Report
     from neatpack.kernels_bridge.audit.targets import Target
 
 CLEAN: Final = 0
@@ -69,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--page", action="store_true", help="with --all: print the page of the documentation")
     audit.add_argument("--text", nargs="+", type=Path, metavar="PATH", help="files or folders to cut documents from")
     audit.add_argument("--json", action="store_true", help="print the report as JSON")
+    audit.add_argument("--batch", type=Path, metavar="FILE", help="a saved batch to audit modules of your own on")
+    audit.add_argument("--keep-weights", action="store_true", help="leave parameters that are all zero as they are")
+    audit.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE, with leaks drawn, as HTML")
+    audit.add_argument("--markdown", type=Path, metavar="FILE", help="write a summary to FILE, as Markdown")
     audit.set_defaults(command=_audit, misuse=audit.error)
 
     explain = commands.add_parser("explain", help="say which consumer would bind a model, and why the others would not")
@@ -99,6 +104,8 @@ def _audit(given: argparse.Namespace) -> int:
 
 def _require_targets(given: argparse.Namespace) -> None:
     """Leave with what is wrong where the command line names nothing to audit, or asks for what only --all has."""
+    if given.batch is not None and given.text is not None:
+        given.misuse("give either --batch or --text")
     of_all = {"--resume": given.resume, "--workers": given.workers, "--page": given.page or None}
     misplaced = [name for name, value in of_all.items() if value is not None]
     if bool(given.targets) == given.all:
@@ -122,6 +129,7 @@ def _audit_everything(given: argparse.Namespace) -> int:
             workers=given.workers,
             progress=lambda model: advance(f"{model.name}: {model.outcome}"),
         )
+    _write_files(given, report)
     if given.json:
         sys.stdout.write(report.dumps() + "\n")
     elif given.page:
@@ -139,12 +147,51 @@ def _audit_targets(given: argparse.Namespace) -> int:
 
     with _current_folder_importable(), _progress() as progress:
         targets: list[Target] = [parse_target(text) for text in given.targets]
-        report = audit_models(targets, read_texts(given.text or default_paths()), progress)
+        if given.batch is not None:
+            report = _audit_on_batch(given, targets)
+        else:
+            texts = read_texts(given.text or default_paths())
+            layers = given.html is not None
+            report = audit_models(targets, texts, progress, keep_weights=given.keep_weights, layers=layers)
+    _write_files(given, report)
     if given.json:
         sys.stdout.write(report.dumps() + "\n")
     else:
         show(table_lines(report, terminal_width()), sys.stdout)
     return CLEAN if report.is_clean else NOT_CLEAN
+
+
+def _audit_on_batch(given: argparse.Namespace, targets: Sequence[Target]) -> Report:
+    """Audit modules of the caller's own on a saved batch."""
+    from neatpack.adapters.batch_files import load_batch
+    from neatpack.kernels_bridge.audit.isolation import audit_build
+    from neatpack.kernels_bridge.audit.report import Report
+    from neatpack.kernels_bridge.audit.surroundings import audit_environment
+
+    batch = load_batch(given.batch)
+    models: list[ModelReport] = []
+    for target in targets:
+        with target.variant("built") as variant:
+            models.append(audit_build(target.name, variant.model, batch, given.keep_weights))
+    return Report(audit_environment(), tuple(models))
+
+
+def _write_files(given: argparse.Namespace, report: Report) -> None:
+    """Write the report in the forms that were asked for.
+
+    Raises:
+        BatchFileError: a file cannot be written.
+    """
+    from neatpack.kernels_bridge.audit.html_page import html_page
+    from neatpack.kernels_bridge.audit.markdown_summary import markdown_summary
+
+    for path, form in ((given.html, html_page), (given.markdown, markdown_summary)):
+        if path is not None:
+            try:
+                path.write_text(form(report), encoding="utf-8")
+            except OSError as error:
+                message = f"cannot be written ({error.strerror})"
+                raise BatchFileError(Problem(str(path), message, "value", remedy="Name a file that can be.")) from error
 
 
 def _explain(given: argparse.Namespace) -> int:

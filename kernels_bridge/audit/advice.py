@@ -27,7 +27,10 @@ def with_advice(model: nn.Module, choice: Configured, report: PathReport) -> tup
     fastest = next(iter(names), None)
     safest = next((name for name in _SAFEST if name in names), fastest)
     choice = replace(choice, fastest=fastest, safest=safest)
-    if report.verdict not in ("leak", "differs") or fastest is None or safest is None:
+    if report.verdict not in ("leak", "differs"):
         return choice, report
-    others = " or ".join(dict.fromkeys((safest, fastest)))
-    return choice, replace(report, remedy=f"configure it with consumer {others}")
+    if fastest is None or safest is None:
+        remedy = f"mend {report.where or 'the model'}: no other consumer takes this model"
+    else:
+        remedy = f"configure it with consumer {' or '.join(dict.fromkeys((safest, fastest)))}"
+    return choice, replace(report, remedy=remedy)

@@ -24,6 +24,7 @@ from neatpack.kernels_bridge.audit.surroundings import audit_environment, undist
 from neatpack.kernels_bridge.audit.trials import NOTES, try_further, usual_documents
 from neatpack.kernels_bridge.audit.ways import Way, configured_way, noise_of
 from neatpack.kernels_bridge.binding import Binding, get_binding
+from neatpack.kernels_bridge.entry import DOCUMENT_IDS
 from neatpack.kernels_bridge.inspect import find_document_ids
 
 _EXECUTING: Final = ("OptimizedModule", "DistributedDataParallel", "DataParallel")
@@ -222,6 +223,7 @@ class _Auditor:
             binding=binding,
             noise=self.noise,
             traces_layers=self.layers,
+            from_batch=True,
         )
 
 
@@ -236,6 +238,20 @@ def _as_configured(
         return
     with configured(model) as state:
         yield state.choice, state.binding, state.refusal
+
+
+def audit_build(name: str, model: nn.Module, batch: Mapping[str, object], keep_weights: bool = False) -> ModelReport:
+    """Audit a model that was just built on a saved batch: configured for packing where a consumer takes it.
+
+    Raises:
+        BatchError: as in `audit_isolation`.
+        DocumentIdsError: likewise.
+    """
+    with _as_configured(_executed(model)) as (_, binding, _):
+        if binding is not None:
+            batch = {**batch, DOCUMENT_IDS: _documents_of(batch).document_ids}
+        report = audit_isolation(model, batch, keep_weights=keep_weights)
+    return replace(report.model, name=name)
 
 
 def _documents_of(batch: Mapping[str, object]) -> PackedDocuments:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import PackingError
+from neatpack.kernels_bridge.audit.advice import with_advice
 from neatpack.kernels_bridge.audit.alone import arguments_alone
 from neatpack.kernels_bridge.audit.computations import Computation
 from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
 from neatpack.kernels_bridge.audit.documents import LENGTHS, PackedDocuments, pack_documents
 from neatpack.kernels_bridge.audit.examination import ANYTHING, Examination, begin_examination
 from neatpack.kernels_bridge.audit.inputs import path_arguments
+from neatpack.kernels_bridge.audit.layers import layer_reports
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path, PathName
 from neatpack.kernels_bridge.audit.probes import Ask
 from neatpack.kernels_bridge.audit.remedies import with_remedies
@@ -27,10 +29,11 @@ from neatpack.kernels_bridge.audit.subject import Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
 from neatpack.kernels_bridge.audit.targets import Redrawn, Target, layer_windows
 from neatpack.kernels_bridge.audit.texts import excerpts
-from neatpack.kernels_bridge.audit.trials import try_further
+from neatpack.kernels_bridge.audit.trials import try_further, usual_documents
 from neatpack.kernels_bridge.audit.verdicts import KernelCalls
 from neatpack.kernels_bridge.audit.ways import configured_way
 from neatpack.kernels_bridge.audit.witness import Witness
+from neatpack.kernels_bridge.binding import Binding
 
 Progress = Callable[[str], None]
 """Told in a few words what is being done."""
@@ -47,6 +50,7 @@ def audit_models(
     progress: Progress = lambda _message: None,
     paths: Collection[PathName] = PATH_NAMES,
     keep_weights: bool = False,
+    layers: bool = False,
 ) -> Report:
     """Audit several models, one after the other.
 
@@ -59,6 +63,7 @@ def audit_models(
         paths: which ways to try.
         keep_weights: leave parameters that are all zero as they are; else they are redrawn, since a gate of zeros
             hides whatever lies behind it.
+        layers: report, for a leak, how far documents reach at each layer.
 
     Raises:
         BatchError: the texts are too short.
@@ -75,14 +80,14 @@ def audit_models(
     with undisturbed():
         here = audit_environment()
         models = [
-            _audit_model(target, texts, _numbered(progress, f"[{index}/{len(targets)}] {target.name}"), paths)
+            _audit_model(target, texts, _numbered(progress, f"[{index}/{len(targets)}] {target.name}"), paths, layers)
             for index, target in enumerate((target if keep_weights else Redrawn(target) for target in targets), start=1)
         ]
     return Report(here, tuple(models), Run(time.perf_counter() - started))
 
 
 def _audit_model(
-    target: Target, texts: Sequence[bytes], progress: Progress, paths: Collection[PathName]
+    target: Target, texts: Sequence[bytes], progress: Progress, paths: Collection[PathName], layers: bool
 ) -> ModelReport:
     """Audit one model. One that cannot be built, or does not answer a document alone, is reported with its `error`."""
     started = time.perf_counter()
@@ -92,7 +97,7 @@ def _audit_model(
             packed = pack_documents(texts, subject.vocabulary(), _device(variant.model))
             alone = partial(subject.alone, packed, arguments=partial(arguments_alone, variant.model, packed))
             examination = begin_examination(packed, alone)
-            audit = _Audit(target, examination, progress, paths)
+            audit = _Audit(target, examination, progress, paths, layers)
             class_name = type(variant.model).__name__
         reports = audit.run()
     except ANYTHING as error:
@@ -110,6 +115,7 @@ class _Audit:
         examination: what it answers to each document alone, and on each path.
         progress: told which path is being tried.
         chosen: which paths to try.
+        layers: whether to report, for a leak, how far documents reach at each layer.
         choice: what `configure_packing` chose.
     """
 
@@ -117,6 +123,7 @@ class _Audit:
     examination: Examination
     progress: Progress
     chosen: Collection[PathName]
+    layers: bool = False
     choice: Configured = field(default_factory=Configured)
 
     @property
@@ -166,16 +173,25 @@ class _Audit:
             self.choice = state.choice
             if state.refusal is not None:
                 return _failed(state.refusal)
-            subject = Subject(model, hooked=frozenset({"_packed_seq_ids"}))
-            ask = self._ask(path, subject)
-            computation = self.examination.computations.of(ask)
-            windows = layer_windows(model)
-            kernel = None if state.binding is None else kernel_calls(state.binding, self.packed, windows)
-            report = self._judge(path, subject, ask, computation, kernel)
-            if not self.target.custom:
-                return report
             way = configured_way(model, state.binding)
-            return try_further(report, model, self.packed, way.examine_further)
+            try:
+                report, usual = self._usual_report(path, model, state.binding), self.packed
+            except ANYTHING:
+                if not self.target.custom:
+                    raise
+                usual = usual_documents(self.packed.vocabulary, _device(model), padded=False)
+                report = way.examine(usual)
+            if self.target.custom:
+                report = try_further(report, model, usual, way.examine_further)
+            self.choice, _ = with_advice(model, state.choice, report)
+            return report
+
+    def _usual_report(self, path: Path, model: nn.Module, binding: Binding | None) -> PathReport:
+        subject = Subject(model, hooked=frozenset({"_packed_seq_ids"}))
+        ask = self._ask(path, subject)
+        computation = self.examination.computations.of(ask)
+        kernel = None if binding is None else kernel_calls(binding, self.packed, layer_windows(model))
+        return self._judge(path, subject, ask, computation, kernel)
 
     def _ask(self, path: Path, subject: Subject) -> Ask:
         if path.apart:
@@ -192,7 +208,9 @@ class _Audit:
     ) -> PathReport:
         without = partial(Subject(subject.model).packed, self.packed, {"use_cache": False})
         carried = without if path.carries_boundaries else None
-        return self.examination.report(path, subject, ask, computation, kernel, carried)
+        report = self.examination.report(path, subject, ask, computation, kernel, carried)
+        mixes = self.layers and report.from_document is not None
+        return layer_reports(report, subject.model, ask, self.packed) if mixes else report
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -61,7 +61,7 @@ def _path_lines(name: str, path: PathReport, width: int) -> Iterator[Line]:
         Span(f"{verdict:<{_COLUMNS[1]}} ", VERDICT_STYLES[path.verdict]),
         Span(_cells((path.kind or "-", *numbers, calls), _COLUMNS[2:])),
     )
-    advice = _advice(path)
+    advice = _advice(name, path)
     if width < WIDE:
         yield row
         yield from _wrapped(advice, width, "dim")
@@ -73,9 +73,10 @@ def _path_lines(name: str, path: PathReport, width: int) -> Iterator[Line]:
         yield line(" " * taken + further, "dim")
 
 
-def _advice(path: PathReport) -> str:
-    """What went wrong where no number says it, and what to do."""
-    if path.verdict in ("refused", "error", "inconclusive"):
+def _advice(name: str, path: PathReport) -> str:
+    """What went wrong where no number says it, or on the path that a training job takes, and what to do."""
+    told = ("leak", "differs", "refused", "error", "inconclusive")
+    if path.verdict in (told if name == "configured" else told[2:]):
         return "; ".join(part for part in (_shortened(path.message), path.remedy) if part)
     return path.remedy
 

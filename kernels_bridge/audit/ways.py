@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from neatpack.kernels_bridge.audit.alone import arguments_alone
+from neatpack.kernels_bridge.audit.alone import BOUNDARY_FIELDS, arguments_alone
 from neatpack.kernels_bridge.audit.computations import Computations
 from neatpack.kernels_bridge.audit.configured import kernel_calls
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
@@ -42,6 +42,7 @@ class Way:
         path: what it is judged as.
         noise: share of the logit scale up to which a movement may be rounding.
         traces_layers: whether to report, for a leak, how far documents reach at each layer.
+        from_batch: whether `given` is a whole batch, of which a forward takes what it knows.
     """
 
     model: nn.Module
@@ -52,6 +53,7 @@ class Way:
     path: Path = CONFIGURED
     noise: float = THRESHOLD
     traces_layers: bool = False
+    from_batch: bool = False
 
     def examine(self, packed: PackedDocuments) -> PathReport:
         """Examine the model on some documents, and compare with each document alone."""
@@ -67,6 +69,8 @@ class Way:
         ask = partial(subject.packed, packed, self.given(packed))
         examination = self._examination(packed, compares)
         computation = examination.computations.of(ask)
+        if self.from_batch:
+            subject.dropped = dict.fromkeys(_lost(subject.dropped, self.given(packed)))
         report = examination.report(self.path, subject, ask, computation, self._kernel(packed), without)
         if not self.traces_layers or report.from_document is None:
             return report
@@ -83,6 +87,13 @@ class Way:
 
     def _kernel(self, packed: PackedDocuments) -> KernelCalls | None:
         return None if self.binding is None else kernel_calls(self.binding, packed, layer_windows(self.model))
+
+
+def _lost(dropped: Iterable[str], given: Iterable[str]) -> tuple[str, ...]:
+    """What a forward should have taken of a batch: whatever says where documents end, if it takes nothing that does."""
+    telling = BOUNDARY_FIELDS - {"padding_mask", "qkv_format"}
+    left_out = frozenset(dropped)
+    return () if telling & (frozenset(given) - left_out) else tuple(sorted(telling & left_out))
 
 
 def configured_way(model: nn.Module, binding: Binding | None, noise: float = THRESHOLD, layers: bool = False) -> Way:

@@ -71,6 +71,28 @@ def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unus
     return SegmentIndex(index.view(segments.batch, segments.sequence))
 
 
+def joined_segment_index(document_ids: Tensor | Segments) -> SegmentIndex[Tensor]:
+    """Number the segments of all rows laid end to end, each run of padding as one of them.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
+
+    Returns:
+        `seq_idx`, int32 `[1, batch * sequence]`, contiguous; it never falls.
+
+    Raises:
+        DocumentIdsError: the ids are malformed, or have a hole, over which a convolution would reach.
+
+    Example:
+        >>> joined_segment_index(torch.tensor([[4, 4, 0], [4, 7, 7]])).seq_idx
+        tensor([[0, 0, 1, 2, 3, 3]], dtype=torch.int32)
+    """
+    segments = as_segments(document_ids)
+    require_no_holes(segments)
+    numbers = np.repeat(np.arange(segments.lengths.size, dtype=np.int32), segments.lengths)
+    return SegmentIndex(segments.tensor(numbers)[None])
+
+
 def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: Tensor | None = None) -> Tensor:
     """Find the ids again from segment numbers.
 

@@ -28,6 +28,32 @@ WAYS: Final[tuple[Way, ...]] = get_args(Way)
 
 CLEAN: Final = "clean"
 
+_WHOLE_ROWS: Final[frozenset[Way]] = frozenset({"varlen", "masks"})
+"""Ways that reach attention alone, in which layers of other kinds would mix documents."""
+
+RECURRENT: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        (
+            "bamba",
+            "falcon_h1",
+            "granitemoehybrid",
+            "lfm2",
+            "lfm2_moe",
+            "nemotron_h",
+            "olmo_hybrid",
+            "qwen3_5_moe_text",
+            "qwen3_5_text",
+            "qwen3_next",
+            "zamba2",
+        ),
+        ("seq_idx",),
+    ),
+    **dict.fromkeys(("bailing_hybrid", "kimi_linear"), ("seq_idx", "cu_seqlens")),
+}
+"""What the kernels of recurrent layers read beside flash varlen kwargs, by model type: convolutions and state spaces
+the number of the segment of each place, one kind of delta rule offsets by a name of its own. Measured with stand-ins
+for the kernels, on the same versions as the table."""
+
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
 
@@ -119,9 +145,32 @@ def knowledge(model: nn.Module, way: Way) -> Knowledge:
     rope = coupled_rope(model)
     if rope is not None:
         return Knowledge(False, f"its rotary positions of the kind {rope!r} are scaled by the longest row", True)
+    reason = attention_is_not_enough(model) if way in _WHOLE_ROWS else None
+    if reason is not None:
+        return Knowledge(False, reason, True)
     finding = _finding(model, way)
     if finding is None:
         return Knowledge(None, "unverified: no measurement of this model", False)
+    return _on_installed_versions(finding)
+
+
+def recurrent_arguments(model: nn.Module) -> tuple[str, ...]:
+    """Name what the recurrent layers of a model read beside flash varlen kwargs; empty where it is not known."""
+    return RECURRENT.get(_model_type(model), ()) if _is_transformers_own(model) else ()
+
+
+def recurrent_knowledge(model: nn.Module) -> Knowledge:
+    """Tell what is known of a model whose layers keep a state, and of the arguments that their kernels take."""
+    rope = coupled_rope(model)
+    if rope is not None:
+        return Knowledge(False, f"its rotary positions of the kind {rope!r} are scaled by the longest row", True)
+    if not recurrent_arguments(model):
+        return Knowledge(False, "of no kernel of its layers is it known that it takes boundaries", True)
+    return _on_installed_versions(CLEAN)
+
+
+def _on_installed_versions(finding: str) -> Knowledge:
+    """Judge a finding by the versions it was measured on."""
     on = ", ".join(f"{name} {version}" for name, version in MEASURED_ON.items())
     meaning = "" if finding == CLEAN else f": {KIND_TEXTS.get(finding, finding)}"
     evidence = f"{'clean' if finding == CLEAN else 'documents do not stay apart'} on {on}{meaning}"
@@ -141,12 +190,17 @@ def attention_is_not_enough(model: nn.Module) -> str | None:
 
 
 def _finding(model: nn.Module, way: Way) -> str | None:
-    """Look up what was measured. A layer of someone else's code makes a model another one than was measured."""
-    own = {type(module).__module__.partition(".")[0] for module in model.modules()}
-    if not own <= {"transformers", "torch"}:
-        return None
-    findings = FINDINGS.get(str(getattr(text_config(model), "model_type", "")))
+    findings = FINDINGS.get(_model_type(model)) if _is_transformers_own(model) else None
     return None if findings is None else findings[WAYS.index(way)]
+
+
+def _model_type(model: nn.Module) -> str:
+    return str(getattr(text_config(model), "model_type", ""))
+
+
+def _is_transformers_own(model: nn.Module) -> bool:
+    """Whether all of a model is the code that was measured: a layer of someone else's makes it another model."""
+    return {type(module).__module__.partition(".")[0] for module in model.modules()} <= {"transformers", "torch"}
 
 
 @cache

@@ -13,13 +13,14 @@ from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import PackedCall
-from neatpack.kernels_bridge.families import Way, attention_is_not_enough, knowledge
+from neatpack.kernels_bridge.families import Knowledge, Way, knowledge
 from neatpack.kernels_bridge.hf_attention import GuardedFunction, attach_function, bound_users, interface_modules
 from neatpack.kernels_bridge.models import (
     bound_name,
     declared_flag,
     declared_mask_type,
     forward_arguments,
+    takes_any_keyword,
     text_config,
 )
 from neatpack.kernels_bridge.neat_metadata import NEEDED, metadata_arguments
@@ -53,9 +54,13 @@ class HFConsumer:
     def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
         """Accept a Hugging Face model by what it really runs with, whatever was asked for."""
         del attn_implementation
-        decision = capabilities_or_reason(model, self.name, self.packed_mask_type, self.way)
+        decision = capabilities_or_reason(model, self.name, self.packed_mask_type, self.known(model))
         reason = None if isinstance(decision, Rejected) else self.reason_against(model)
         return decision if reason is None else Rejected(reason)
+
+    def known(self, model: nn.Module) -> Knowledge:
+        """Tell what is known of the model and the way in which it would be given packed rows."""
+        return knowledge(model, self.way)
 
     def attach(self, model: nn.Module) -> Attachment:
         """Set the attention function as the one that the model's config names."""
@@ -66,14 +71,14 @@ class HFConsumer:
         return {**common_arguments(model, call), **self.arguments(model, call)}
 
 
-def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMaskType, way: Way) -> Decision:
+def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMaskType, known: Knowledge) -> Decision:
     """Decide for a consumer of Hugging Face models, as far as all of them decide alike.
 
     Args:
         model: an unwrapped module.
         consumer: who asks.
         mask_type: what it takes.
-        way: how packed rows reach the attention.
+        known: what is known of the model and the way of the consumer.
     """
     own_type = declared_mask_type(model)
     if own_type is not None and (own_type != mask_type or mask_type == "document_ids"):
@@ -81,12 +86,11 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
     if not interface_modules(model):
         return Rejected("it has no layer that dispatches attention through Transformers' attention interface")
     metadata = declared_flag(model, "requires_packed_sequence_metadata")
-    known = knowledge(model, way)
     reason = _not_causal(model) or shared_with_another(model, consumer)
     if metadata and not set(NEEDED).issubset(forward_arguments(model) or ()):
         reason = f"it requires packed sequence metadata, but its forward does not name {', '.join(NEEDED)}"
     elif not metadata:
-        reason = attention_is_not_enough(model) or reason or (known.evidence if known.is_right is False else None)
+        reason = known.evidence if known.is_right is False else reason
     capabilities = PackingCapabilities(mask_type, metadata)
     return Accepted(capabilities, known.evidence, known.verified) if reason is None else Rejected(reason)
 
@@ -101,9 +105,7 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
     if call.arguments.get("past_key_values") is not None:
         remedy = "Leave past_key_values out: a packed row is whole."
         raise EncodingError(Problem("past_key_values", "packed rows take no cache", "unsupported", remedy=remedy))
-    arguments = metadata_arguments(model, call)
-    if "use_cache" in (forward_arguments(model) or ()):
-        arguments["use_cache"] = False
+    arguments = {**metadata_arguments(model, call), **without_cache(model)}
     if call.arguments.get("position_ids") is None:
         if _has_positions_of_images(model):
             remedy = "Ship the axes' positions, counted for each document alone; the model would count over the row."
@@ -111,6 +113,13 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
             raise EncodingError(Problem("position_ids", message, "missing", remedy=remedy))
         arguments["position_ids"] = build_position_ids(call.structural)
     return arguments
+
+
+def without_cache(model: nn.Module) -> dict[str, object]:
+    """Ask a model for no cache, if its forward names that, or its config does and its forward passes words on."""
+    named = "use_cache" in (forward_arguments(model) or ())
+    passed = hasattr(text_config(model), "use_cache") and takes_any_keyword(model)
+    return {"use_cache": False} if named or passed else {}
 
 
 def _has_positions_of_images(model: nn.Module) -> bool:

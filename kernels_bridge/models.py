@@ -172,6 +172,11 @@ def positional_arguments(model: nn.Module) -> tuple[str, ...]:
     return _argument_names(model, (inspect.Parameter.POSITIONAL_OR_KEYWORD,)) or ()
 
 
+def takes_any_keyword(model: nn.Module) -> bool:
+    """Tell whether the model's forward has a `**kwargs`. What becomes of them is not said."""
+    return bool(_argument_names(model, (inspect.Parameter.VAR_KEYWORD,)))
+
+
 def _argument_names(model: nn.Module, kinds: tuple[object, ...]) -> tuple[str, ...] | None:
     try:
         parameters = inspect.signature(model.forward).parameters.values()

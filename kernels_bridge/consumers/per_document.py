@@ -18,29 +18,23 @@ from torch import Tensor, nn
 
 from neatpack.adapters.document_rows import DocumentRows, document_rows
 from neatpack.adapters.segments import Segments
-from neatpack.adapters.token_fields import token_axis
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.errors import EncodingError, ModelError, Problem
+from neatpack.contracts.errors import ModelError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
 from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.attachments import NothingAttached
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, PackedCall
 from neatpack.kernels_bridge.families import knowledge
-from neatpack.kernels_bridge.hf_models import shared_with_another
+from neatpack.kernels_bridge.hf_models import shared_with_another, without_cache
 from neatpack.kernels_bridge.models import declared_flag, declared_mask_type, forward_arguments, text_config
+from neatpack.kernels_bridge.moved_arguments import COUPLING, LABELS, moved_arguments, require_per_token
 from neatpack.kernels_bridge.outputs import mean_of_losses, put_back, sum_of_losses
 from neatpack.kernels_bridge.rope import coupled_rope, forget_longest
 
 MOST_PADDING: Final = 4
 """Places per token above which documents of unlike length no longer share a call."""
 
-_LABELS: Final = ("labels", "shift_labels")
-_FILLS: Final[Mapping[str, int]] = {**dict.fromkeys(_LABELS, IGNORED_LABEL), "padding_mask": 1}
-_OF_THE_ROWS: Final = "document_keys"
-"""What a loader ships that speaks of the packed rows. It stays as it is."""
-_COUPLING: Final = {"output_attentions": "attentions", "output_router_logits": "router losses"}
-"""What is asked of a model by these names holds no value per token, or one that depends on the other documents."""
 _SHARDED: Final = frozenset({"FSDPModule", "FullyShardedDataParallel"})
 
 
@@ -72,7 +66,7 @@ class PerDocumentConsumer:
             EncodingError: an argument is not per token, or asks for what cannot be brought back.
             ModelError: the model is sharded and would have to be called once per length.
         """
-        _check_arguments(call)
+        require_per_token(call)
         if coupled_rope(model) is not None:
             forget_longest(model)
         return _arguments(model, call, _rows(model, call.segments), 0)
@@ -132,7 +126,7 @@ def _reason_against(model: nn.Module) -> str | None:
     config: object = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         return "it reads two sequences, of which the ids describe one"
-    for name, what in _COUPLING.items():
+    for name, what in COUPLING.items():
         if getattr(text_config(model), name, False):
             return f"its config asks for {what}, which cannot be told apart by document: set {name}=False"
     return shared_with_another(model, CONSUMER.name)
@@ -153,30 +147,11 @@ def _is_sharded(model: nn.Module) -> bool:
     return any(base.__name__ in _SHARDED for module in model.modules() for base in type(module).__mro__)
 
 
-def _check_arguments(call: PackedCall) -> None:
-    if call.arguments.get("past_key_values") is not None:
-        remedy = "Leave past_key_values out: a packed row is whole."
-        raise EncodingError(Problem("past_key_values", "packed rows take no cache", "unsupported", remedy=remedy))
-    for name, what in _COUPLING.items():
-        if call.arguments.get(name):
-            message = f"{what} cannot be brought back to the packed rows"
-            raise EncodingError(Problem(name, message, "unsupported", value=True, remedy="Leave it out."))
-
-
 def _arguments(model: nn.Module, call: PackedCall, rows: DocumentRows, batch: int) -> dict[str, object]:
     """Give the arguments of one call: what is per token moved to the documents' rows, and a mask if they are padded."""
     names = forward_arguments(model) or ()
-    arguments: dict[str, object] = {}
-    for name, value in call.arguments.items():
-        if isinstance(value, Tensor) and value.ndim and name != _OF_THE_ROWS:
-            axis = token_axis(name, value, rows.shape)
-            if axis is None:
-                message = "is not per token, so it cannot be given to each document"
-                shape = tuple(value.shape)
-                raise EncodingError(Problem(name, message, "unsupported", value=shape, remedy="Leave it out."))
-            arguments[name] = rows.take(value, batch, axis=axis, fill=_FILLS.get(name, 0))
-    if "use_cache" in names:
-        arguments["use_cache"] = False
+    arguments = moved_arguments(call, rows, batch)
+    arguments.update(without_cache(model))
     if ATTENTION_MASK in names and rows.is_padded(batch):
         arguments[ATTENTION_MASK] = (~rows.padding[batch]).to(torch.int64)
     return arguments
@@ -193,7 +168,7 @@ def _joined_losses(model: nn.Module, call: PackedCall, rows: DocumentRows, losse
         raise ModelError(Problem("loss", message, "unsupported", remedy=remedy))
     if call.arguments.get("num_items_in_batch") is not None:
         return sum_of_losses(losses)
-    name = next(name for name in reversed(_LABELS) if isinstance(call.arguments.get(name), Tensor))
+    name = next(name for name in reversed(LABELS) if isinstance(call.arguments.get(name), Tensor))
     labels = cast("Tensor", call.arguments[name])
     skipped = 1 if name == "labels" else 0  # the model shifts these, so that the first of a document is no target
     targets = [

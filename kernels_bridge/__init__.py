@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neatpack.kernels_bridge.attachments import NothingAttached
 from neatpack.kernels_bridge.audit.isolation import IsolationReport, audit_isolation
 from neatpack.kernels_bridge.binding import Binding, get_binding
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities
@@ -26,6 +27,7 @@ from neatpack.kernels_bridge.registry import (
 __all__ = [
     "Binding",
     "IsolationReport",
+    "NothingAttached",
     "PackedCall",
     "audit_isolation",
     "configure_packing",

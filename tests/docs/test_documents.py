@@ -27,9 +27,10 @@ KNOWN_WORDS = {
     *neatpack.PACKED_MASK_TYPES,
     *kernels_bridge.consumer_names(),
     *TrainingBatch.__annotations__,
+    *vars(neatpack.THDConsumer),
     "schema_version",
 }
-"""What the documents name beside public functions: paths, kinds, mask types, consumers, and fields of a batch."""
+"""What the documents name beside public functions: paths, kinds, mask types, consumers, declarations, batch fields."""
 
 OTHER_COMMANDS = [["ruff", "format"], ["source", ".venv/bin/activate"]]
 """What the documents may show beside commands that CI runs."""

@@ -158,7 +158,7 @@ def test_configured_again_for_another_backend() -> None:
         configure_packing(attention, model)
         model(input_ids=TOKENS, **metadata)
         assert ints(model.seen["cu_seqlens"].flatten()) == expected
-    assert len(model._forward_pre_hooks) == 1
+    assert len(cast("Any", model)._forward_pre_hooks) == 1
 
 
 def test_two_wrappers_hide_nothing_and_a_child_called_module_is_no_model() -> None:
@@ -174,10 +174,10 @@ def test_two_wrappers_hide_nothing_and_a_child_called_module_is_no_model() -> No
 
 def test_misspelt_declarations_and_backends_are_refused() -> None:
     class Misspelt(Ids):
-        packed_mask_type = "document_id"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+        packed_mask_type = "document_id"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
     class No(Recurrent):
-        requires_packed_sequence_metadata = "no"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+        requires_packed_sequence_metadata = "no"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
     with pytest.raises(CapabilitiesError, match="document_ids"):
         configure_packing("sdpa", Misspelt())

@@ -95,10 +95,9 @@ class _Encoder(models.Leaks):
     """A module of one's own in which every token sees all that the mask allows."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        states = self.embed(input_ids)
-        return self.answer(
-            torch.nn.functional.scaled_dot_product_attention(*[states[:, None]] * 3, attention_mask)[:, 0]
-        )
+        states = self.embed(input_ids)[:, None]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return self.answer(attend(states, states, states, attention_mask)[:, 0])
 
 
 def test_an_encoder_of_ones_own_is_known_by_what_it_answers_alone(texts: list[bytes]) -> None:

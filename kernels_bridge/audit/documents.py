@@ -14,6 +14,7 @@ from neatpack.adapters.collation import collate_documents
 from neatpack.adapters.planning import plan_rows
 from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.segments import scan_segments
+from neatpack.kernels_bridge.audit.images import IMAGE_LENGTHS, with_images
 from neatpack.kernels_bridge.audit.texts import excerpts
 
 LENGTHS: Final = (6, 1, 9, 12, 4)
@@ -60,7 +61,7 @@ class PackedDocuments:
         position_ids: int64 `[batch, sequence]`, from 0 in each document.
         document_ids: int64 `[batch, sequence]`, from 1 in each row, 0 at padding.
         places: where each document lies, rows in order and documents in the order of their row.
-        vocabulary: token ids lie below it.
+        vocabulary: token ids lie below it, except where an image stands, which no change of tokens takes away.
         bidirectional: whether tokens of a document are to see later ones of it, as in an encoder.
     """
 
@@ -119,18 +120,24 @@ class PackedDocuments:
 
     def _changed_where(self, changed: Tensor) -> Tensor:
         others = (self.input_ids + max(1, self.vocabulary // 3)) % self.vocabulary
-        return torch.where(changed, others, self.input_ids)
+        return torch.where(changed & (self.input_ids < self.vocabulary), others, self.input_ids)
 
 
-def pack_documents(texts: Sequence[bytes], vocabulary: int, device: torch.device) -> PackedDocuments:
+def pack_documents(
+    texts: Sequence[bytes], vocabulary: int, device: torch.device, images: bool = False
+) -> PackedDocuments:
     """Cut documents from `texts` and pack them. Token ids are bytes, modulo a vocabulary smaller than that.
+
+    With `images`, some documents hold one, and two of those touch where one document ends and the next begins.
 
     Raises:
         BatchError: the texts are too short.
     """
     vocabulary = min(256, vocabulary)
-    documents = [torch.tensor(list(text), dtype=torch.int64) % vocabulary for text in excerpts(texts, LENGTHS)]
-    batch = collate_documents(documents, plan_rows(LENGTHS, CAPACITY, method="first_fit"))
+    lengths = IMAGE_LENGTHS if images else LENGTHS
+    documents = [torch.tensor(list(text), dtype=torch.int64) % vocabulary for text in excerpts(texts, lengths)]
+    documents = with_images(documents) if images else documents
+    batch = collate_documents(documents, plan_rows(lengths, CAPACITY, method="first_fit"))
     document_ids = batch.get("document_ids", batch["input_ids"])  # collate_documents always gives them
     return read_documents(batch["input_ids"].to(device), document_ids.to(device), vocabulary)
 

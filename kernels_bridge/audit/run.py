@@ -94,7 +94,7 @@ def _audit_model(
     try:
         with target.variant("eager") as variant:
             subject = Subject(variant.model)
-            packed = pack_documents(texts, subject.vocabulary(), _device(variant.model))
+            packed = pack_documents(texts, subject.vocabulary(), _device(variant.model), variant.images)
             alone = partial(subject.alone, packed, arguments=partial(arguments_alone, variant.model, packed))
             examination = begin_examination(packed, alone)
             audit = _Audit(target, examination, progress, paths, layers)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from neatpack.contracts.errors import ModelError, ModelTypeError, PackingError, Problem
+from neatpack.kernels_bridge.audit.images import ImageFeed
 from neatpack.kernels_bridge.audit.inputs import CHUNKED, LayerWindows
 from neatpack.kernels_bridge.audit.paths import Attention
 from neatpack.kernels_bridge.audit.random_state import seeded
@@ -28,10 +29,12 @@ class Variant:
     Attributes:
         model: in evaluation mode, fp32.
         witness: the kernel that is bound to it; None where the attention is the model's own.
+        images: whether it reads images, which it is given with the tokens.
     """
 
     model: nn.Module
     witness: Witness | None = None
+    images: bool = False
 
 
 class Target(Protocol):
@@ -67,11 +70,18 @@ class ModelType:
     def variant(self, attention: Attention) -> Generator[Variant, None, None]:
         """Build it with `attention`; the weights are the same every time."""
         if attention != "kernel":
-            yield Variant(build_tiny_model(self.name, None if attention == "built" else attention))
+            yield self._built(None if attention == "built" else attention)
             return
         witness = Witness()
         with registered(witness, attention_registries([tiny_model_class(self.name)])):
-            yield Variant(build_tiny_model(self.name, NAME), witness)
+            yield self._built(NAME, witness)
+
+    def _built(self, attention: str | None, witness: Witness | None = None) -> Variant:
+        model = build_tiny_model(self.name, attention)
+        images = self.name.endswith("@images")
+        if images:
+            model.register_forward_pre_hook(ImageFeed(model), with_kwargs=True)
+        return Variant(model, witness, images)
 
 
 @dataclass

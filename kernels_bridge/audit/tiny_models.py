@@ -17,6 +17,7 @@ from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.tiny_sizes import (
     ALWAYS_SET,
     EXCEPTIONS,
+    IMAGE_FAMILIES,
     KEY_VALUE_HEADS,
     LAYER_COUNTS,
     LAYER_KINDS,
@@ -31,12 +32,13 @@ LARGEST: Final = 2_000_000
 """Parameters above which a shrunk model is not built: a size that is not known here was left large."""
 
 
-Task = Literal["causal", "encoder"]
-"""What a model is built for: to predict the next token, or tokens that are masked."""
+Task = Literal["causal", "encoder", "images"]
+"""What a model is built for: to predict the next token, or tokens that are masked, or text about images."""
 
 _MAPPINGS: Final[Mapping[Task, str]] = {
     "causal": "MODEL_FOR_CAUSAL_LM_MAPPING",
     "encoder": "MODEL_FOR_MASKED_LM_MAPPING",
+    "images": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
 }
 """Where Transformers lists the classes for a task."""
 
@@ -62,6 +64,8 @@ def model_types(task: Task = "causal") -> list[str]:
     names = cast("Iterable[str]", getattr(auto, f"{_MAPPINGS[task]}_NAMES"))
     if task == "causal":
         return sorted(names)
+    if task == "images":
+        return sorted(f"{name}@{task}" for name in IMAGE_FAMILIES.intersection(names))
     return sorted(f"{name}@{task}" for name in names if name not in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
 
 
@@ -103,7 +107,7 @@ def tiny_config(name: str) -> PreTrainedConfig:
         raise ModelError(Problem("model type", NOT_ALONE[name], "unsupported", value=name))
     model_type, task = _split(name)
     default = import_module("transformers").CONFIG_MAPPING[model_type]()
-    if task == "encoder":
+    if task != "causal":
         return shrunk(default)
     config = shrunk(default.get_text_config() if "text_config" in default.sub_configs else default)
     for field in _OF_DECODERS:
@@ -195,8 +199,14 @@ def _fan_in(module: nn.Module, weight: torch.Tensor) -> int:
 
 def _build(name: str, attention: str | None) -> nn.Module:
     build: Callable[..., object] = getattr(tiny_model_class(name), "_from_config")  # noqa: B009  # private, typed Any
-    options = {} if attention is None else {"attn_implementation": attention}
-    return cast("nn.Module", build(deepcopy(tiny_config(name)), dtype=torch.float32, **options))
+    config = deepcopy(tiny_config(name))
+    options: dict[str, object] = {}
+    if attention is not None and _split(name)[1] == "images":  # documents are packed in the text tower alone
+        towers = dict.fromkeys(config.sub_configs, "eager")
+        options["attn_implementation"] = {**towers, "text_config": attention}
+    elif attention is not None:
+        options["attn_implementation"] = attention
+    return cast("nn.Module", build(config, dtype=torch.float32, **options))
 
 
 @cache

@@ -11,8 +11,19 @@ WINDOW: Final = 4
 VOCABULARY: Final = 320
 """256 bytes, and room for special tokens."""
 
+IMAGE_TOKEN: Final = 300
+"""The token at whose places a model puts its images: none of the bytes."""
+
+IMAGE_PLACES: Final = 4
+"""Places that one image takes in every tiny model."""
+
+IMAGE_SIZE: Final = 8
+PATCH_SIZE: Final = 4
+"""Height and width of an image, and of a patch of it."""
+
 LAYER_COUNTS: Final = (
     "num_hidden_layers",
+    "depth",
     "n_layer",
     "n_layers",
     "num_layers",
@@ -156,6 +167,9 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
             "dim_model_base",
             "embedding_dim",
             "emb_dim",
+            "embed_dim",
+            "out_hidden_size",
+            "projection_dim",
             "embedding_size",
             "hidden_size",
             "hidden_size_global",
@@ -195,13 +209,35 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
             "n_positions",
         ),
     ),
+    (PATCH_SIZE, ("patch_size",)),
+    (IMAGE_SIZE, ("image_size",)),
+    (IMAGE_TOKEN, ("image_token_id", "image_token_index")),
+    (IMAGE_TOKEN + 1, ("video_token_id", "video_token_index")),
+    (IMAGE_TOKEN + 2, ("vision_start_token_id", "boi_token_index")),
+    (IMAGE_TOKEN + 3, ("vision_end_token_id", "eoi_token_index")),
     (VOCABULARY, ("unpadded_vocab_size", "vocab_size", "vocab_size_per_layer_input")),
 )
 
 SIZES: Final[Mapping[str, int]] = {field: size for size, fields in _FIELDS_OF_SIZE for field in fields}
 """The tiny value of each field, by its name."""
 
+_AXES: Final = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+"""Positions on three axes that share the frequencies of a head."""
+
 EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
+    "gemma3": {"mm_tokens_per_image": IMAGE_PLACES},
+    "idefics3": {"scale_factor": 1},
+    "glm4v_text": _AXES,
+    "glm4v_vision": {"hidden_size": 32},
+    "qwen2_vl_text": _AXES,
+    "qwen2_5_vl_text": _AXES,
+    "qwen2_5_vl_vision": {"window_size": 8, "fullatt_block_indexes": [1]},
+    "qwen2_vl_vision": {"hidden_size": 32},
+    "qwen3_vl_text": _AXES,
+    "qwen3_vl_moe_text": _AXES,
+    "qwen3_vl_moe_vision": {"deepstack_visual_indexes": [0]},
+    "qwen3_vl_vision": {"deepstack_visual_indexes": [0]},
+    "smolvlm": {"scale_factor": 1},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "blt": {"encoder_hash_byte_group_vocab": 64, "encoder_hash_byte_group_size": [3]},
     "dbrx": {
@@ -224,6 +260,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
         "local_attn_chunk_length": WINDOW,
         "lsh_attn_chunk_length": WINDOW,
     },
+    "vipllava": {"vision_feature_layers": [-2, -1]},
     "xmod": {"default_language": "en_XX"},
     "bamba": {"attn_layer_indices": [1], "mamba_n_groups": 1},
     "deepseek_v2": {"num_experts_per_tok": 2},
@@ -293,3 +330,20 @@ NOT_ALONE: Final[Mapping[str, str]] = {
     "musicgen_melody": "predicts several codebooks of audio for each place",
 }
 """Model types whose causal language model does not answer to tokens alone, and why."""
+
+IMAGE_FAMILIES: Final = frozenset(
+    {
+        "gemma3",
+        "glm4v",
+        "idefics3",
+        "llava",
+        "paligemma",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+        "smolvlm",
+        "vipllava",
+    }
+)
+"""Model types that read images in a form that is known here."""

@@ -14,6 +14,7 @@ from neatpack.kernels_bridge.configure import (
 from neatpack.kernels_bridge.consumers.native_fa4 import native_fa4_attention
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.models import get_model_attn_implementation
+from neatpack.kernels_bridge.ranks import raising_together
 from neatpack.kernels_bridge.reference import varlen_attention
 from neatpack.kernels_bridge.registry import (
     consumer_names,
@@ -39,6 +40,7 @@ __all__ = [
     "get_model_attn_implementation",
     "get_packing_capabilities",
     "native_fa4_attention",
+    "raising_together",
     "register_consumer",
     "unregister_consumer",
     "use_consumer",

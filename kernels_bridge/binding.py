@@ -16,9 +16,11 @@ from neatpack.kernels_bridge.calls import CallRecord, start_record, stop_record
 from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.entry import PackedCall, name_arguments, read_call
 from neatpack.kernels_bridge.models import require_module
+from neatpack.kernels_bridge.ranks import raising_together
 from neatpack.kernels_bridge.registry import get_consumer
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from torch.nn.attention.flex_attention import BlockMask
 
 _PRE_HOOKS: Final = "_forward_pre_hooks"
@@ -37,14 +39,22 @@ class Binding:
         consumer: name of the consumer.
         implementation: what the model runs with when nothing is bound.
         capabilities: what the loader has to emit.
+        group: the ranks on all of which a training step raises if the checks of one fail; None where each is on its
+            own, as is every copy.
     """
 
     def __init__(
-        self, consumer: str, implementation: str, capabilities: PackingCapabilities, attachment: Attachment
+        self,
+        consumer: str,
+        implementation: str,
+        capabilities: PackingCapabilities,
+        attachment: Attachment,
+        group: ProcessGroup | None = None,
     ) -> None:
         self.consumer = consumer
         self.implementation = implementation
         self.capabilities = capabilities
+        self.group = group
         self._attachment = attachment
         self._suspended = 0
         self._call: PackedCall | None = None
@@ -55,7 +65,8 @@ class Binding:
         return f"Binding(consumer={self.consumer!r}, implementation={self.implementation!r}, {self.capabilities})"
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_model": None, "_record": CallRecord(), "_call": None, "_suspended": 0}
+        fresh = {"group": None, "_model": None, "_record": CallRecord(), "_call": None, "_suspended": 0}
+        return {**self.__dict__, **fresh}
 
     @property
     def calls(self) -> int:
@@ -96,6 +107,11 @@ class Binding:
         self._model = None
         self._attachment.detach()
 
+    def forget(self) -> None:
+        """Forget the last packed forward: `calls` and `boundaries` are again as before the first."""
+        self._call = None
+        self._record = CallRecord()
+
     @contextmanager
     def suspended(self) -> Generator[None, None, None]:
         """Let the model compute as if nothing were bound, for the length of a `with` block."""
@@ -121,9 +137,13 @@ class Binding:
         """
         if self._suspended:
             return None
-        self._call = None
-        self._record = CallRecord()  # which lets go of the last mask before the next is built
-        args, named = name_arguments(module, args, kwargs)
+        self.forget()  # which lets go of the last mask before the next is built
+        with raising_together(self.group if module.training else None):
+            return self._rewrite(module, *name_arguments(module, args, kwargs))
+
+    def _rewrite(
+        self, module: nn.Module, args: tuple[object, ...], named: Mapping[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]] | None:
         call = read_call(module, args, named, self.capabilities)
         if call is None:
             self._pass_through(named)
@@ -195,7 +215,13 @@ def get_binding(model: nn.Module) -> Binding | None:
     return binding
 
 
-def bind(model: nn.Module, consumer: str, implementation: str, capabilities: PackingCapabilities) -> Binding:
+def bind(
+    model: nn.Module,
+    consumer: str,
+    implementation: str,
+    capabilities: PackingCapabilities,
+    group: ProcessGroup | None = None,
+) -> Binding:
     """Bind an unwrapped model in place of what binds it now. If that fails, nothing has changed.
 
     Args:
@@ -203,27 +229,38 @@ def bind(model: nn.Module, consumer: str, implementation: str, capabilities: Pac
         consumer: name of a consumer that accepted the model.
         implementation: what the model runs with.
         capabilities: what the consumer asked for.
+        group: the ranks that fail together, if any.
     """
     before = get_binding(model)
-    if before is not None and _equal(before, consumer, implementation, capabilities):
+    if before is not None and _choices(before) == (consumer, implementation, capabilities, group):
         return before
-    if before is not None:
-        before.remove()
-    try:
-        binding = Binding(consumer, implementation, capabilities, get_consumer(consumer).attach(model))
-    except BaseException:
+    with restored_if_refused(model):
         if before is not None:
-            bind(model, before.consumer, before.implementation, before.capabilities)
-        raise
-    binding.locate(model)
-    model.register_forward_pre_hook(binding, with_kwargs=True)
-    model.register_forward_hook(binding.leave, always_call=True)
+            before.remove()
+        binding = Binding(consumer, implementation, capabilities, get_consumer(consumer).attach(model), group)
+        binding.locate(model)
+        model.register_forward_pre_hook(binding, with_kwargs=True)
+        model.register_forward_hook(binding.leave, always_call=True)
     return binding
 
 
-def _equal(before: Binding, consumer: str, implementation: str, capabilities: PackingCapabilities) -> bool:
-    now = (before.consumer, before.implementation, before.capabilities)
-    return now == (consumer, implementation, capabilities)
+@contextmanager
+def restored_if_refused(model: nn.Module) -> Generator[None, None, None]:
+    """If the `with` block raises, bind the model again as it was bound before, or not at all."""
+    before = get_binding(model)
+    try:
+        yield
+    except BaseException:
+        now = get_binding(model)
+        if now is not before and now is not None:
+            now.remove()
+        if now is not before and before is not None:
+            bind(model, *_choices(before))
+        raise
+
+
+def _choices(binding: Binding) -> tuple[str, str, PackingCapabilities, ProcessGroup | None]:
+    return binding.consumer, binding.implementation, binding.capabilities, binding.group
 
 
 def _hooks(model: nn.Module, kind: str) -> dict[int, object]:

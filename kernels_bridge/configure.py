@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from torch import nn
 
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, ConsumerError, ModelError, ModelTypeError, Problem
 from neatpack.contracts.kernels import LAST_RESORT, Rejected
-from neatpack.kernels_bridge.binding import bind, get_binding
+from neatpack.kernels_bridge.binding import Binding, bind, restored_if_refused
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
 from neatpack.kernels_bridge.hf_attention import interface_modules
@@ -29,11 +29,20 @@ from neatpack.kernels_bridge.models import (
     text_config,
     unbound_name,
 )
+from neatpack.kernels_bridge.ranks import gather, raising_together
 from neatpack.kernels_bridge.registry import decisions, get_consumer
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 def configure_packing(
-    attn_implementation: str, model: nn.Module | None = None, *, consumer: str | None = None
+    attn_implementation: str,
+    model: nn.Module | None = None,
+    *,
+    consumer: str | None = None,
+    verify: bool = False,
+    agree_across: ProcessGroup | None = None,
 ) -> PackingCapabilities:
     """Bind a model to the consumer that fits it, and return what its loader has to emit.
 
@@ -44,14 +53,20 @@ def configure_packing(
         attn_implementation: what the built model runs with, as `get_model_attn_implementation` names it.
         model: the built model, in any wrapper of torch. Without it, only the capabilities are looked up.
         consumer: bind this consumer instead of the first that takes the model.
+        verify: prove by call that boundaries arrive: run some tiny batches through the model, in evaluation mode and
+            without gradients, in which one document changes at a time. What the model held is afterwards as it was.
+        agree_across: the data-parallel ranks that call this together. If it raises on one of them, or the checks of a
+            training step do, it raises on all. Each training step then waits for an all-reduce of one number. Pipeline
+            stages run at different times and cannot agree in this way; use `raising_together` before the schedule.
 
     Raises:
         CapabilitiesError: the name or a declaration of the model is wrong, as in `get_packing_capabilities`, or the
             name is not the one by which the model's Hugging Face config dispatches its attention.
         ConsumerError: no consumer has the given name, or there is no model to bind it to.
         ModelError: no consumer takes the model; the reasons are named. Or flash attention is asked for, and the
-            installed Transformers takes no varlen kwargs.
+            installed Transformers takes no varlen kwargs. Or the proof was asked for and failed, or cannot be made.
         ModelTypeError: `model` is no `torch.nn.Module`.
+        PackingError: another rank of `agree_across` failed, in the class of its error.
 
     Example:
         >>> from typing import Literal
@@ -62,17 +77,21 @@ def configure_packing(
         'document_ids'
     """
     if model is None:
-        if consumer is not None:
-            remedy = "Pass the built model as well."
-            raise ConsumerError(Problem("consumer", "there is no model to bind it to", "missing", remedy=remedy))
+        _require_no_model_needed(consumer, verify, agree_across)
         validate_flash_packing_support(attn_implementation)
         return get_packing_capabilities(attn_implementation)
     inner = require_module(model)
-    _require_own_implementation(attn_implementation, inner)
-    name, capabilities = choose(attn_implementation, inner, consumer)
-    if capabilities.packed_mask_type == "flash_varlen":
-        validate_flash_packing_support(attn_implementation, inner)
-    bind(inner, name, unbound_name(attn_implementation), capabilities)
+    with restored_if_refused(inner):
+        with raising_together(agree_across):
+            _require_own_implementation(attn_implementation, inner)
+            name, capabilities = choose(attn_implementation, inner, consumer)
+            if capabilities.packed_mask_type == "flash_varlen":
+                validate_flash_packing_support(attn_implementation, inner)
+            binding = bind(inner, name, unbound_name(attn_implementation), capabilities, agree_across)
+            if verify:
+                _prove(model, binding)
+        if agree_across is not None:
+            _require_one_choice(agree_across, f"{name}, {capabilities}")
     return capabilities
 
 
@@ -94,13 +113,10 @@ def configure_packing_for_models(models: Sequence[nn.Module]) -> PackingCapabili
     chosen = [(stage, get_model_attn_implementation(stage)) for stage in stages]
     choices = [choose(implementation, stage, None) for stage, implementation in chosen]
     combined = PackingCapabilities.combine(capabilities for _, capabilities in choices)
-    with ExitStack() as undo:
+    with ExitStack() as stack:
         for (stage, implementation), (name, capabilities) in zip(chosen, choices, strict=True):
-            before = get_binding(stage)
-            binding = bind(stage, name, implementation, capabilities)
-            if binding is not before:
-                undo.callback(binding.remove)
-        undo.pop_all()
+            stack.enter_context(restored_if_refused(stage))
+            bind(stage, name, implementation, capabilities)
     return combined
 
 
@@ -132,6 +148,31 @@ def validate_flash_packing_support(attn_implementation: str = "sdpa", model: nn.
         message = f"{type(inner).__name__}.forward names neither {DOCUMENT_IDS} nor all of {', '.join(FLASH_FIELDS)}"
         remedy = "Add them to its arguments: `**kwargs` is no proof that boundaries arrive."
         raise ModelError(Problem("forward", message, "unsupported", remedy=remedy))
+
+
+def _require_no_model_needed(consumer: str | None, verify: bool, agree_across: object) -> None:
+    for given, message in (
+        (consumer is not None, "there is no model to bind it to"),
+        (verify, "there is no model to try"),
+        (agree_across is not None, "there is no model whose calls could agree"),
+    ):
+        if given:
+            raise ConsumerError(Problem("model", message, "missing", remedy="Pass the built model as well."))
+
+
+def _require_one_choice(group: ProcessGroup, choice: str) -> None:
+    choices = gather(group, choice)
+    rank = next((rank for rank, other in enumerate(choices) if other != choices[0]), None)
+    if rank is not None:
+        message = f"rank {rank} of the group chose {choices[rank]}, but rank 0 {choices[0]}"
+        remedy = "Build the model with the same attention on every rank."
+        raise CapabilitiesError(Problem("agree_across", message, "disagreement", remedy=remedy))
+
+
+def _prove(model: nn.Module, binding: Binding) -> None:
+    """Import the audit, which itself imports this module, only where a proof is asked for."""
+    prove = import_module("neatpack.kernels_bridge.proof").prove
+    prove(model, binding)
 
 
 def _require_own_implementation(attn_implementation: str, model: nn.Module) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, TypedDict, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from typing_extensions import Self
 
 from neatpack.adapters.arguments import INT32_MAX
@@ -62,8 +62,12 @@ class WireModel(BaseModel):
             raise cls.error(*_problems(cls.__name__, error)) from error
 
 
+_METADATA_NAMES: Final = AliasChoices("requires_packed_sequence_metadata", "return_packed_sequence_metadata")
+"""What the two generations of the loader's contract call the same flag."""
+
+
 class WireCapabilities(WireModel):
-    """`PackingCapabilities` on the wire.
+    """`PackingCapabilities` on the wire. The newer name of the metadata flag is read as well, in place of the older.
 
     Example:
         >>> wire = WireCapabilities.read({"packed_mask_type": "document_ids", "max_sequence_length": 4096})
@@ -80,7 +84,7 @@ packed_mask_type, requires_packed_sequence_metadata, uses_native_fa4, return_doc
     error: ClassVar[type[PackingError]] = CapabilitiesError
 
     packed_mask_type: PackedMaskType
-    requires_packed_sequence_metadata: bool = False
+    requires_packed_sequence_metadata: Annotated[bool, Field(validation_alias=_METADATA_NAMES)] = False
     uses_native_fa4: bool = False
     return_document_ids: bool = False
     max_sequence_length: Annotated[int, Field(ge=1)] | None = None

@@ -43,6 +43,14 @@ def test_capabilities_cross_the_wire_and_come_back(capabilities: PackingCapabili
     assert WireCapabilities.read(json.loads(text)).to_core() == capabilities
 
 
+def test_either_generation_of_the_contract_is_read() -> None:
+    for name in ("requires_packed_sequence_metadata", "return_packed_sequence_metadata"):
+        entries = {"packed_mask_type": "document_ids", name: True}
+        assert WireCapabilities.read(entries).to_core() == PackingCapabilities("document_ids", True)
+    with pytest.raises(CapabilitiesError, match="return_packed_sequence_metadata"):
+        WireCapabilities.read({**entries, "requires_packed_sequence_metadata": True})
+
+
 @given(options=_OPTIONS)
 def test_options_cross_the_wire_and_come_back(options: dict[str, Any]) -> None:
     wire = WirePackingOptions.read(options)
@@ -107,7 +115,7 @@ def test_what_is_no_json_is_refused(text: str | bytes) -> None:
 def test_a_model_cannot_be_changed() -> None:
     wire = WirePackingOptions.read({"capacity": 8})
     with pytest.raises(ValidationError):
-        wire.capacity = 9  # pyright: ignore[reportAttributeAccessIssue]
+        wire.capacity = 9
 
 
 def test_the_schemas_say_what_the_models_take() -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from neatpack.adapters.agreement import check_agreement
 from neatpack.adapters.alignment import aligned_length, document_multiple, pad_documents, pad_rows
+from neatpack.adapters.attention_cost import AttentionCost
+from neatpack.adapters.balancing import balance_rows, resume_rows
 from neatpack.adapters.batch_files import BatchEntry, load_batch
 from neatpack.adapters.block_mask import build_block_mask, mask_function
-from neatpack.adapters.collation import PADDING_ROW, collate_documents
+from neatpack.adapters.collation import collate_documents
 from neatpack.adapters.document_ids import (
     canonical_document_ids,
     document_ids_from_lengths,
@@ -48,6 +50,7 @@ from neatpack.adapters.physical import (
 )
 from neatpack.adapters.planning import OVERLONG_CHOICES, PACKING_METHODS, Overlong, PackingMethod, plan_rows
 from neatpack.adapters.positions import build_position_ids, repeat_on_axes
+from neatpack.adapters.rank_plans import REMAINDERS, RankPlan, RankPlanState, Remainder
 from neatpack.adapters.recurrent import (
     document_ids_from_segment_index,
     fla_kwargs,
@@ -57,7 +60,7 @@ from neatpack.adapters.recurrent import (
     segment_ids_from_offsets,
     segment_index,
 )
-from neatpack.adapters.row_plans import Piece, RowPlan, RowPlanState
+from neatpack.adapters.row_plans import PADDING_ROW, Piece, RowPlan, RowPlanState
 from neatpack.adapters.rows import (
     document_ids_from_length_matrix,
     document_ids_from_row_offsets,
@@ -115,6 +118,8 @@ __all__ = [
     "PACKING_METHODS",
     "PADDING_ROW",
     "PADDING_SEGMENTS",
+    "REMAINDERS",
+    "AttentionCost",
     "BatchEntry",
     "ContextLayout",
     "ContextShard",
@@ -125,6 +130,9 @@ __all__ = [
     "PackingMethod",
     "PaddingSegments",
     "Piece",
+    "RankPlan",
+    "RankPlanState",
+    "Remainder",
     "RowPlan",
     "RowPlanState",
     "RowSpan",
@@ -139,6 +147,7 @@ __all__ = [
     "aligned_length",
     "apply_packing_contract",
     "as_segments",
+    "balance_rows",
     "block_causal_mask_bytes",
     "build_block_causal_mask",
     "build_block_mask",
@@ -207,6 +216,7 @@ __all__ = [
     "repeat_on_axes",
     "require_supported_packing_contract",
     "resolve_packing_contract",
+    "resume_rows",
     "row_offsets",
     "scan_segments",
     "scan_static",

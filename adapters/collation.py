@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +11,13 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, is_count, require_instance, require_pad_token
-from neatpack.adapters.row_plans import RowPlan
+from neatpack.adapters.row_plans import PADDING_ROW, RowPlan
 from neatpack.adapters.segments import INTEGER_DTYPES, Integers, to_tensor
 from neatpack.adapters.yielding import apply_packing_contract
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract
 from neatpack.contracts.errors import PlanError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL, UNUSED_OFFSET
-
-PADDING_ROW: Final = -1
-"""In place of the number of a row: a row of nothing but padding."""
 
 
 def collate_documents(

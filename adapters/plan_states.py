@@ -26,21 +26,21 @@ def read_version(state: Mapping[str, object], version: int, kind: str) -> None:
         raise PlanError(Problem("version", message, "unsupported", value=found))
 
 
-def read_numbers(state: Mapping[str, object], name: str, *, width: int | None = None) -> Integers:
-    """Give a list of ints of a state as an array `[numbers]`, or lists of `width` ints as `[lists, width]`.
+def read_numbers(state: Mapping[str, object], name: str, *, shape: tuple[int, ...] = ()) -> Integers:
+    """Give a list of ints of a state as an array `[entries]`, or a list of lists of a shape as `[entries, *shape]`.
 
     Raises:
         PlanError: the state has no such entry, or it is something else.
     """
-    shape = "a list of ints" if width is None else f"a list of lists of {width} ints"
+    wanted = f"a list of lists of shape {shape}" if shape else "a list of ints"
     if name not in state:
-        raise PlanError(Problem(name, f"missing, and must be {shape}", "missing"))
+        raise PlanError(Problem(name, f"missing, and must be {wanted}", "missing"))
     value = state[name]
     if isinstance(value, list) and not value:
-        return np.zeros((0,) if width is None else (0, width), np.int64)
+        return np.zeros((0, *shape), np.int64)
     array = _array(value)
-    if array is None or array.dtype.kind != "i" or array.shape[1:] != (() if width is None else (width,)):
-        raise PlanError(Problem(name, f"must be {shape}", "type", value=type(value).__name__))
+    if array is None or array.dtype.kind != "i" or array.shape[1:] != shape:
+        raise PlanError(Problem(name, f"must be {wanted}", "type", value=type(value).__name__))
     numbers: Integers = array.astype(np.int64)
     return numbers
 

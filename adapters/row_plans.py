@@ -15,6 +15,9 @@ from neatpack.adapters.plan_states import read_numbers, read_version
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
+PADDING_ROW: Final = -1
+"""In place of the number of a row: a row of nothing but padding."""
+
 _CAPACITY_REMEDY: Final = "Give the places of a row."
 
 
@@ -72,7 +75,7 @@ class RowPlan:
     def __post_init__(self) -> None:
         require_count(self.capacity, "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
         for field in ("lengths", "documents", "starts", "stops", "bounds"):
-            object.__setattr__(self, field, _frozen(getattr(self, field), field))
+            object.__setattr__(self, field, frozen(getattr(self, field), field))
         problems = _shape_problems(self) or _row_problems(self) or _piece_problems(self)
         if problems:
             raise PlanError(*problems)
@@ -123,12 +126,12 @@ class RowPlan:
         if documents.size and not 0 <= documents.min() <= documents.max() < lengths.size:
             raise PlanError(Problem("documents", f"must be below {lengths.size}", "value"))
         starts, stops = np.zeros_like(documents), lengths[documents]
-        cut = read_numbers(state, "cut", width=3)
+        cut = read_numbers(state, "cut", shape=(3,))
         if cut.size and not 0 <= cut[:, 0].min() <= cut[:, 0].max() < documents.size:
             raise PlanError(Problem("cut", f"must name pieces below {documents.size}", "value"))
         starts[cut[:, 0]], stops[cut[:, 0]] = cut[:, 1], cut[:, 2]
         capacity = require_count(state.get("capacity"), "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
-        dropped = tuple(Piece(*piece) for piece in read_numbers(state, "dropped", width=3).tolist())
+        dropped = tuple(Piece(*piece) for piece in read_numbers(state, "dropped", shape=(3,)).tolist())
         return cls(capacity, lengths, documents, starts, stops, read_numbers(state, "bounds"), dropped)
 
     def state(self) -> RowPlanState:
@@ -165,13 +168,13 @@ class RowPlan:
     @cached_property
     def piece_lengths(self) -> Integers:
         """The tokens of each piece, `[pieces]`."""
-        return _frozen(self.stops - self.starts, "piece_lengths")
+        return frozen(self.stops - self.starts, "piece_lengths")
 
     @cached_property
     def row_tokens(self) -> Integers:
         """The tokens that each row holds, `[rows]`."""
         before = np.append(0, np.cumsum(self.piece_lengths))
-        return _frozen(before[self.bounds[1:]] - before[self.bounds[:-1]], "row_tokens")
+        return frozen(before[self.bounds[1:]] - before[self.bounds[:-1]], "row_tokens")
 
     @property
     def split(self) -> tuple[int, ...]:
@@ -215,11 +218,15 @@ def _parts(plan: RowPlan) -> list[Any]:
     return [getattr(plan, field.name) for field in fields(plan)]
 
 
-def _frozen(array: Integers, field: str) -> Integers:
-    """Give an array that cannot be written to; the one that was given stays as it is."""
+def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
+    """Give an array that cannot be written to; the one that was given stays as it is.
+
+    Raises:
+        PlanError: it is no array of integers with so many axes.
+    """
     require_instance(array, np.ndarray, field, "Call RowPlan.from_rows for lists.", error=PlanError)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        message = "must be one axis of integers"
+    if array.ndim != axes or array.dtype.kind not in "iu":
+        message = f"must be integers on {axes} axes"
         raise PlanError(Problem(field, message, "shape", value=(array.dtype, array.shape)))
     view: Integers = array.astype(np.int64, copy=False).view()
     view.flags.writeable = False

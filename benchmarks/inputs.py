@@ -37,10 +37,10 @@ def offsets(ids: Tensor) -> Tensor:
     return torch.cat([starts, torch.tensor([ids.numel()])]).to(torch.int32)
 
 
-def lognormal_lengths(count: int, capacity: int) -> npt.NDArray[np.int64]:
-    """Draw lengths around a median of 600 tokens, few of them long, none longer than a row."""
+def lognormal_lengths(count: int, capacity: int, *, median: float = 600, spread: float = 1.0) -> npt.NDArray[np.int64]:
+    """Draw lengths around a median of so many tokens, few of them long, none longer than a row."""
     random = np.random.default_rng(_SEED)
-    return np.minimum(random.lognormal(6.4, 1.0, count).astype(np.int64) + 1, capacity)
+    return np.minimum(random.lognormal(np.log(median), spread, count).astype(np.int64) + 1, capacity)
 
 
 def tokens(size: Size) -> list[Tensor]:

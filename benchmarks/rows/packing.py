@@ -1,21 +1,32 @@
-"""Plans of which document goes into which row, and the batch made from them."""
+"""Plans of which document goes into which row and to which rank, and the batch made from them."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import Final
+from functools import partial
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from benchmarks import inputs, peers
-from benchmarks.records import Goal, Row, Sides, Size
+from benchmarks.records import Effort, Goal, Reading, Row, Sides, Size, compare
 from benchmarks.timing import warm
-from neatpack.adapters import RowPlan, collate_documents, flash_varlen_kwargs, plan_rows
+from neatpack.adapters import (
+    AttentionCost,
+    RankPlan,
+    RowPlan,
+    balance_rows,
+    collate_documents,
+    flash_varlen_kwargs,
+    plan_rows,
+)
 
 _MILLION: Final = Size(1, 8192, 1_000_000, "1,000,000 lengths into 8k")
 _COLLATED: Final = Size(1, 275_000, 256, "256 documents, 275,000 tokens")
+_BALANCED: Final = Size(64, 32_768, 50_000, "50,000 lengths into 32k, 64 ranks")
+_COST: Final = AttentionCost.of_model(parameters=7_000_000_000, layers=32, width=4096)
 _TAKEN: Final = ("input_ids", "labels", "position_ids")
 
 
@@ -24,6 +35,18 @@ def rows() -> list[Row]:
     return [
         Row("plan_rows, best fit", _MILLION, "TRL's best fit", "warm", warm, Goal("faster", 40), _best_fit),
         Row("collate_documents", _COLLATED, "Transformers", "warm", warm, Goal("faster", 40), _collate),
+        *(
+            Row(
+                f"balance_rows, {rows} a rank",
+                _BALANCED,
+                "random",
+                "slowest / mean",
+                _slowdown,
+                Goal("number", most),
+                partial(_balance, rows),
+            )
+            for rows, most in ((4, 1.05), (1, 1.01))
+        ),
     ]
 
 
@@ -56,6 +79,18 @@ def _collate(size: Size) -> Sides:
         return dict(collator(features))
 
     return Sides(ours, other, lambda: (ours(), other()))
+
+
+def _balance(rows_per_rank: int, size: Size) -> Sides:
+    """How long all steps take, each as long as its slowest rank, were 1 perfect; the other deals rows at random."""
+    lengths = inputs.lognormal_lengths(size.documents, size.sequence, median=1100, spread=1.2).tolist()
+    plan = balance_rows(plan_rows(lengths, size.sequence), size.batch, cost=_COST, rows_per_rank=rows_per_rank)
+    drawn = np.random.default_rng(0).permutation(len(plan.rows)).reshape(plan.steps.shape)
+    return Sides(lambda: plan.slowdown, lambda: RankPlan(plan.rows, _COST, drawn).slowdown)
+
+
+def _slowdown(sides: Sides, _effort: Effort) -> Reading:
+    return compare(cast("float", sides.ours()), cast("float", sides.other()), "")
 
 
 def _fill_rows(tree: peers.SegmentTree, lengths: npt.NDArray[np.int64], capacity: int) -> list[list[int]]:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters import build_position_ids
+from neatpack.adapters.attention_cost import AttentionCost
+from neatpack.adapters.row_plans import Piece, RowPlan
 from neatpack.adapters.segments import Documents, Integers, Segments
 from neatpack.contracts.errors import EncodingError, Problem
 from tests.adapters import oracle
@@ -275,6 +277,60 @@ def padded_with_ones(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     def planted(tokens: object, layout: object, _pad_token_id: int, device: object) -> Tensor:
         return original(tokens, layout, 1, device)
+
+    return planted
+
+
+def from_its_start(document: int, _start: int, stop: int) -> Piece:
+    """Name more than what was left out."""
+    return Piece(document, 0, stop)
+
+
+def highest(bits: int) -> int:
+    """Find the highest bit in place of the lowest."""
+    return bits.bit_length() - 1
+
+
+def as_dealt(rows: Integers, _order: Integers, _dealt: Integers) -> Integers:
+    """Leave rows in the order of their lengths."""
+    return rows
+
+
+def counted_on(counted: Integers) -> Integers:
+    """Count on from piece to piece."""
+    return np.arange(counted.size)
+
+
+def all_rows(_rows: object, plan: RowPlan) -> Integers:
+    """Take no heed of which rows are wanted."""
+    return np.arange(len(plan))
+
+
+def all_in_the_first(row_of: Integers, *_: object) -> Integers:
+    """Place everything into one row."""
+    return np.zeros_like(row_of)
+
+
+def cost_of_tokens(cost: AttentionCost, lengths: Integers) -> npt.NDArray[np.float64]:
+    """Take no heed of attention."""
+    return cost.linear * lengths.astype(np.float64)
+
+
+def dealt_in_turn(rows: Integers, _costs: object, shape: tuple[int, int]) -> Any:
+    """Deal rows as they come."""
+    return rows.reshape(shape).tolist()
+
+
+def drawn_anew(count: int, _seed: int) -> Integers:
+    """Draw another order each time."""
+    return np.random.default_rng().permutation(count)
+
+
+def nothing_done(original: Callable[[Any, int], object]) -> Callable[[Any, int], object]:
+    """Forget which steps were done."""
+
+    def planted(plan: Any, _done: int) -> object:
+        return original(plan, 0)
 
     return planted
 

@@ -63,3 +63,11 @@ def wrapped(counts: list[int], capacity: int, most: int) -> list[list[Cut]]:
 def cut(counts: list[int], capacity: int) -> list[int]:
     """Cut what is longer than a row, rest last."""
     return [min(capacity, count - start) for count in counts for start in range(0, count, capacity)]
+
+
+def greedy_loads(descending: list[float], ranks: int, most: int) -> list[float]:
+    """Give each cost to the rank that has the least so far, and fewer than `most`."""
+    taken: list[list[float]] = [[] for _ in range(ranks)]
+    for cost in descending:
+        min((rank for rank in taken if len(rank) < most), key=sum).append(cost)
+    return [sum(rank) for rank in taken]

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from neatpack.adapters import (
+    AttentionCost,
     RowPlan,
     StaticBounds,
     aligned_length,
     apply_packing_contract,
     as_segments,
+    balance_rows,
     block_causal_mask_bytes,
     build_block_causal_mask,
     build_packed_sequence_metadata,
@@ -56,6 +58,7 @@ from neatpack.adapters import (
     real_places,
     reduce_by_document,
     repeat_on_axes,
+    resume_rows,
     row_offsets,
     scan_segments,
     scan_static,
@@ -132,6 +135,8 @@ def test_what_are_no_ids_is_refused(function: Callable[[Any], object], ids: obje
 
 _IDS: Final = torch.tensor([[1, 1, 2]])
 _PLAN: Final = plan_rows([2, 1], 4)
+_COST: Final = AttentionCost(1.0, 1.0)
+_RANKED: Final = balance_rows(_PLAN, 1, cost=_COST)
 _DOCUMENTS: Final = [torch.tensor([1, 2]), torch.tensor([3])]
 _KWARGS: Final = flash_varlen_kwargs(_IDS)
 
@@ -183,6 +188,20 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("lengths", lambda bad: RowPlan.from_rows([[0]], [bad], 4)),
     ("capacity", lambda bad: RowPlan.from_rows([[0]], [1], bad)),
     ("state", lambda bad: RowPlan.from_state(bad)),
+    ("plan", lambda bad: balance_rows(bad, 2, cost=_COST)),
+    ("ranks", lambda bad: balance_rows(_PLAN, bad, cost=_COST)),
+    ("cost", lambda bad: balance_rows(_PLAN, 1, cost=bad)),
+    ("rows_per_rank", lambda bad: balance_rows(_PLAN, 1, cost=_COST, rows_per_rank=bad)),
+    ("remainder", lambda bad: balance_rows(_PLAN, 1, cost=_COST, remainder=bad)),
+    ("seed", lambda bad: balance_rows(_PLAN, 1, cost=_COST, seed=bad)),
+    ("rank", lambda bad: _RANKED.rank_rows(bad)),
+    ("done", lambda bad: _RANKED.state(bad)),
+    ("state", lambda bad: resume_rows(bad)),
+    ("ranks", lambda bad: resume_rows(_RANKED.state(0), ranks=_or(bad, 0))),
+    ("rows_per_rank", lambda bad: resume_rows(_RANKED.state(0), rows_per_rank=_or(bad, 0))),
+    ("linear", lambda bad: AttentionCost(_or(bad, "1") if bad != 2.5 else -2.5, 1.0)),
+    ("quadratic", lambda bad: AttentionCost(1.0, _or(bad, "1") if bad != 2.5 else -2.5)),
+    ("layers", lambda bad: AttentionCost.of_model(1, bad, 1)),
     ("attention_mask", lambda bad: check_agreement(_IDS, {"attention_mask": _or(bad, 0)})),
     ("given", lambda bad: check_agreement(_IDS, bad)),
     ("plan", lambda bad: collate_documents(_DOCUMENTS, bad)),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from neatpack.adapters import (
     agreement,
+    balancing,
     best_fit,
     collation,
     document_ids,
@@ -28,7 +29,9 @@ from neatpack.adapters import (
     unpacking,
     yielding,
 )
-from neatpack.adapters.row_plans import Piece, RowPlan
+from neatpack.adapters.attention_cost import AttentionCost
+from neatpack.adapters.rank_plans import RankPlan
+from neatpack.adapters.row_plans import RowPlan
 from neatpack.adapters.segments import Documents, Segments
 from neatpack.contracts.errors import PackingError
 from tests.adapters import (
@@ -42,6 +45,7 @@ from tests.adapters import (
     test_r09_ownership,
     test_r10_labels,
     test_r14_r15_packing,
+    test_r14_ranks,
     test_spans,
     test_token_boundaries,
     test_visibility_and_masks,
@@ -62,6 +66,7 @@ _RULES: Final = (
     test_r09_ownership,
     test_r10_labels,
     test_r14_r15_packing,
+    test_r14_ranks,
     test_spans,
     test_token_boundaries,
     test_visibility_and_masks,
@@ -193,12 +198,12 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("best fit unbounded", planning, "best_fit", faults.unbounded),
         Fault("first fit unbounded", planning, "first_fit", faults.unbounded),
         Fault("a piece lost", planning, "_split", after(faults.last_piece_lost)),
-        Fault("dropped misnamed", planning, "Piece", swap(lambda document, _, stop: Piece(document, 0, stop))),
+        Fault("dropped misnamed", planning, "Piece", swap(faults.from_its_start)),
         Fault("all in one row", planning, "_place", swap(faults.all_in_one_row)),
     ],
     "test_best_fit_fills_rows_as_placing_one_by_one_does": [
-        Fault("the most room taken", best_fit, "_lowest", swap(lambda bits: bits.bit_length() - 1)),
-        Fault("rows by length", best_fit, "_by_opener", swap(lambda rows, _order, _dealt: rows)),
+        Fault("the most room taken", best_fit, "_lowest", swap(faults.highest)),
+        Fault("rows by length", best_fit, "_by_opener", swap(faults.as_dealt)),
         Fault("first fit", planning, "best_fit", swap(first_fit.first_fit)),
     ],
     "test_first_fit_takes_the_first_row_with_room": [
@@ -218,17 +223,35 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("keys of rows", collation, "_per_row", after(faults.keys_of_rows)),
         Fault("keys backwards", unpacking, "_groups", after(lambda groups: groups[::-1])),
         Fault("pieces backwards", unpacking, "_groups", after(lambda groups: [group[::-1] for group in groups])),
-        Fault("positions run on", collation, "_positions", after(lambda counted: np.arange(counted.size))),
+        Fault("positions run on", collation, "_positions", after(faults.counted_on)),
         Fault("another token at padding", collation, "_fill", faults.padded_with_ones),
     ],
     "test_chosen_rows_are_collated_as_all_are": [
         Fault("rows in order", collation, "_row_numbers", after(np.sort)),
-        Fault("all rows", collation, "_row_numbers", swap(lambda _rows, plan: np.arange(len(plan)))),
+        Fault("all rows", collation, "_row_numbers", swap(faults.all_rows)),
     ],
     "test_unpacking_survives_a_cut_along_the_rows": [Fault("row order", unpacking, "_groups", after(sorted))],
     "test_pieces_are_joined_whatever_the_order_of_the_rows": [
         Fault("missing pieces pass", unpacking, "_require_whole", returns(None)),
         Fault("pieces backwards", unpacking, "_groups", after(lambda groups: [group[::-1] for group in groups])),
+    ],
+    "test_ranks_share_every_token_and_take_as_many_rows": [
+        Fault("a row dealt twice", balancing, "_deal_step", after(lambda dealt: dealt[:1] * len(dealt))),
+        Fault("all in one row", balancing, "_even_out", swap(faults.all_in_the_first)),
+        Fault("drawn anew", balancing, "_drawn_order", swap(faults.drawn_anew)),
+        Fault("the fullest carried", RowPlan, "row_tokens", held(np.negative)),
+    ],
+    "test_the_balance_that_is_reported_is_that_of_the_rows": [
+        Fault("pieces joined", AttentionCost, "of", swap(faults.cost_of_tokens)),
+        Fault("the fastest told", RankPlan, "loads", held(np.negative)),
+    ],
+    "test_rows_of_a_step_cost_alike_and_go_to_the_rank_with_the_least_to_do": [
+        Fault("costs unheeded", balancing, "row_costs", after(np.zeros_like)),
+        Fault("dealt in turn", balancing, "_deal_step", swap(faults.dealt_in_turn)),
+    ],
+    "test_resuming_loses_and_repeats_nothing": [
+        Fault("steps come back", RankPlan, "state", faults.nothing_done),
+        Fault("carried rows forgotten", RankPlan, "state", after(lambda state: {**state, "carried": []})),
     ],
     "test_unpacking_leaves_holes_and_padding_out": [
         Fault("holes returned", unpacking, "as_segments", after(faults.holes_as_tokens)),

@@ -252,7 +252,7 @@ def test_a_plan_of_long_rows_is_exact() -> None:
 
 def test_a_plan_cannot_be_written_to() -> None:
     given = np.array([2, 1])
-    plan = RowPlan(3, given, np.array([0, 1]), np.array([0, 0]), given.copy(), np.array([0, 2]))
+    plan = RowPlan(3, given, np.array([0, 1]), np.array([0, 0]), np.array([2, 1]), np.array([0, 2]))
     with pytest.raises(ValueError, match="read-only"):
         plan.documents[0] = 1
     given[0] = 2  # The caller's own array stays as it was.

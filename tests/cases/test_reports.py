@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters import (
+    AttentionCost,
+    Remainder,
     RowPlan,
     StaticBounds,
     aligned_length,
+    balance_rows,
     block_causal_mask_bytes,
     build_block_causal_mask,
     build_block_mask,
@@ -480,6 +483,19 @@ def _positions_of_another_length(given: Given) -> object:
     return check_agreement(ids, {"position_ids": positions})
 
 
+def _dealt_to_ranks(given: Given) -> Answer:
+    remainders: dict[str, Remainder] = {"pad": "pad", "drop": "carry"}
+    remainder = remainders[given["policy"]]
+    rows = plan_rows([1] * given["num_bins"], 1)
+    plan = balance_rows(rows, given["ranks"], cost=AttentionCost(1.0, 1.0), remainder=remainder)
+    (taken,) = {len(plan.rank_rows(rank)) for rank in range(given["ranks"])}
+    return {
+        "bins_per_rank": taken,
+        "pad_bins": int((plan.steps < 0).sum()),
+        "dropped_bins": len(plan.carried),
+    }
+
+
 _OPERATIONS: Final[dict[str, Callable[[Given], Answer]]] = {
     "align_total": _aligned_total,
     "block_mask": _block_mask,
@@ -510,6 +526,7 @@ _OPERATIONS: Final[dict[str, Callable[[Given], Answer]]] = {
     "pickle": _pickled,
     "positions_from_doc_lens": _positions_from_lengths,
     "pp_split": _pipeline_split,
+    "rank_bins": _dealt_to_ranks,
     "reject": _reject,
     "roundtrip": _round_trip,
     "row_work": _row_work,
@@ -537,6 +554,9 @@ _BY_PARAMETER: Final = {
     "B08": 'padding is cut by default; `padding="run"` keeps one segment a run',
     "C03": 'padding is cut by default; `padding="run"` keeps one segment a run',
     "M04": "an additive mask holds the lowest finite number by default; `blocked=-math.inf` holds infinity",
+    "Q02a": 'longer documents are refused by default; `overlong="truncate"` names what it drops',
+    "Q06": 'no row is padding alone by default; `remainder="pad"` adds such rows',
+    "Q07": 'rows that are left over are spread by default; `remainder="carry"` names them, and drops none',
     "S08": "padding of id -1 is a segment index there, read by `document_ids_from_segment_index`",
 }
 """Lines whose expectation is not what a function gives by default, and what meets it."""

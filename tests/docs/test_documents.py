@@ -28,9 +28,11 @@ KNOWN_WORDS = {
     *kernels_bridge.consumer_names(),
     *TrainingBatch.__annotations__,
     *vars(neatpack.THDConsumer),
+    *adapters.PACKING_METHODS,
     "schema_version",
 }
-"""What the documents name beside public functions: paths, kinds, mask types, consumers, declarations, batch fields."""
+"""What the documents name beside public functions: paths, kinds, mask types, consumers, declarations, batch fields, and
+ways to plan rows."""
 
 OTHER_COMMANDS = [["ruff", "format"], ["source", ".venv/bin/activate"]]
 """What the documents may show beside commands that CI runs."""

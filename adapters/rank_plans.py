@@ -1,0 +1,195 @@
+"""Which rows of a plan each rank takes in each step: as many for every rank, and as much work as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, TypedDict, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from neatpack.adapters.arguments import require_count, require_instance
+from neatpack.adapters.attention_cost import AttentionCost
+from neatpack.adapters.plan_states import read_numbers, read_version
+from neatpack.adapters.row_plans import PADDING_ROW, RowPlan, RowPlanState, frozen
+from neatpack.adapters.segments import Integers
+from neatpack.contracts.errors import PlanError, Problem
+
+Remainder = Literal["spread", "carry", "pad"]
+"""What becomes of rows that do not fill a last step: their documents are spread over as many rows as it takes, they
+wait for the next plan, or rows of nothing but padding are added."""
+
+REMAINDERS: Final[tuple[Remainder, ...]] = get_args(Remainder)
+
+_VERSION: Final = 1
+
+
+class RankPlanState(TypedDict):
+    """What is left of a plan over ranks as plain data, for JSON; `steps` holds rows by step, rank and row."""
+
+    version: Literal[1]
+    rows: RowPlanState
+    linear: float
+    quadratic: float
+    ranks: int
+    rows_per_rank: int
+    steps: list[list[list[int]]]
+    carried: list[int]
+    remainder: Remainder
+    seed: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RankPlan:
+    """Rows dealt to ranks, step by step. All ranks take equally many in a step, and wait for the slowest at its end.
+
+    Attributes:
+        rows: the plan whose rows are dealt.
+        cost: by what their work was balanced.
+        steps: the rows of each step and rank, costliest first, -1 for one of padding alone; `[steps, ranks, rows]`.
+        carried: rows that no step takes: they wait for the next plan.
+        remainder: what was to become of rows that do not fill a step.
+        seed: by what the order of the steps was drawn.
+
+    Raises:
+        PlanError: a row is dealt twice, or is none of the plan.
+    """
+
+    rows: RowPlan
+    cost: AttentionCost
+    steps: Integers
+    carried: tuple[int, ...] = ()
+    remainder: Remainder = "spread"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", frozen(self.steps, "steps", axes=3))
+        dealt = np.append(self.steps[self.steps != PADDING_ROW], np.array(self.carried, np.int64))
+        if dealt.size and not 0 <= dealt.min() <= dealt.max() < len(self.rows):
+            raise PlanError(Problem("steps", f"must hold rows of the plan, below {len(self.rows)}", "value"))
+        twice = np.flatnonzero(np.bincount(dealt, minlength=1) > 1)
+        if twice.size:
+            raise PlanError(Problem("steps", "takes a row twice", "value", value=int(twice[0])))
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks share each step."""
+        return int(self.steps.shape[1])
+
+    @property
+    def rows_per_rank(self) -> int:
+        """How many rows each rank takes in a step."""
+        return int(self.steps.shape[2])
+
+    def rank_rows(self, rank: int) -> list[list[int]]:
+        """Give the rows that a rank takes, step by step, as `collate_documents(..., rows=...)` takes them.
+
+        Raises:
+            PlanError: there is no such rank.
+        """
+        remedy = f"Give a rank from 0 to {self.ranks - 1}."
+        rank = require_count(rank, "rank", remedy, most=self.ranks - 1, error=PlanError)
+        rows: list[list[int]] = self.steps[:, rank].tolist()
+        return rows
+
+    @cached_property
+    def loads(self) -> npt.NDArray[np.float64]:
+        """What each rank has to do in each step, in the unit of the cost; `[steps, ranks]`."""
+        # What is appended is found at PADDING_ROW, the last index.
+        loads: npt.NDArray[np.float64] = np.append(row_costs(self.rows, self.cost), 0.0)[self.steps].sum(axis=2)
+        return loads
+
+    @property
+    def imbalance(self) -> npt.NDArray[np.float64]:
+        """How much longer the slowest rank takes than all do on average, in each step; 1 is perfect. `[steps]`."""
+        imbalance: npt.NDArray[np.float64] = self.loads.max(axis=1) / self.loads.mean(axis=1)
+        return imbalance
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer all steps take than if each were perfectly balanced; 1 without steps."""
+        return float(self.loads.max(axis=1).sum() / self.loads.mean(axis=1).sum()) if len(self) else 1.0
+
+    def __len__(self) -> int:
+        return int(self.steps.shape[0])
+
+    def __repr__(self) -> str:
+        size = f"{len(self)} steps of {self.rows_per_rank} rows on {self.ranks} ranks"
+        return f"RankPlan({size}, slowdown {self.slowdown:.3f}, {len(self.carried)} rows carried)"
+
+    def state(self, done: int) -> RankPlanState:
+        """Give what is left after so many steps as plain data that JSON can hold, for `resume_rows`.
+
+        It holds the plan itself, so that nothing depends on making the same plan again.
+
+        Raises:
+            PlanError: there are not so many steps.
+        """
+        remedy = f"Give the steps that every rank has done, from 0 to {len(self)}."
+        done = require_count(done, "done", remedy, most=len(self), error=PlanError)
+        return {
+            "version": _VERSION,
+            "rows": self.rows.state(),
+            "linear": self.cost.linear,
+            "quadratic": self.cost.quadratic,
+            "ranks": self.ranks,
+            "rows_per_rank": self.rows_per_rank,
+            "steps": self.steps[done:].tolist(),
+            "carried": list(self.carried),
+            "remainder": self.remainder,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object]) -> RankPlan:
+        """Make what was left of a plan again, for as many ranks as it was made for.
+
+        Raises:
+            PlanError: the state is of another version or kind, or no plan.
+        """
+        read_version(state, _VERSION, "a plan over ranks")
+        shape = [
+            require_count(state.get(name), name, "Keep the state as it was saved.", least=1, error=PlanError)
+            for name in ("ranks", "rows_per_rank")
+        ]
+        rows = state.get("rows")
+        require_instance(rows, Mapping, "rows", "Keep the state as it was saved.", error=PlanError)
+        return cls(
+            RowPlan.from_state(cast("Mapping[str, object]", rows)),
+            AttentionCost(cast("float", state.get("linear")), cast("float", state.get("quadratic"))),
+            read_numbers(state, "steps", shape=tuple(shape)),
+            tuple(read_numbers(state, "carried").tolist()),
+            require_remainder(state.get("remainder")),
+            require_seed(state.get("seed")),
+        )
+
+
+def row_costs(plan: RowPlan, cost: AttentionCost) -> npt.NDArray[np.float64]:
+    """Give the cost of each row, `[rows]`."""
+    before = np.append(0.0, np.cumsum(cost.of(plan.piece_lengths)))
+    costs: npt.NDArray[np.float64] = before[plan.bounds[1:]] - before[plan.bounds[:-1]]
+    return costs
+
+
+def require_remainder(value: object) -> Remainder:
+    """Give what was asked for.
+
+    Raises:
+        PlanError: it is no such choice.
+    """
+    found = next((choice for choice in REMAINDERS if choice == value), None)
+    if found is None:
+        remedy = f"Give one of {', '.join(map(repr, REMAINDERS))}."
+        raise PlanError(Problem("remainder", "is no such choice", "value", value=value, remedy=remedy))
+    return found
+
+
+def require_seed(value: object) -> int:
+    """Give a seed.
+
+    Raises:
+        PlanError: it is no int that is 0 or above.
+    """
+    return require_count(value, "seed", "Give any int, another in each epoch.", most=2**62, error=PlanError)

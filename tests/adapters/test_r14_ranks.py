@@ -1,0 +1,258 @@
+"""Rule 14 over ranks: equal microbatches, none empty, their cost balanced; saved, and resumed on other ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from neatpack.adapters import (
+    REMAINDERS,
+    AttentionCost,
+    RankPlan,
+    Remainder,
+    RowPlan,
+    balance_rows,
+    collate_documents,
+    plan_rows,
+    resume_rows,
+)
+from neatpack.contracts.errors import PlanError
+from tests.adapters import oracle_plans
+from tests.adapters.properties import holds_for
+
+_LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=40)
+_COST = AttentionCost(linear=1.0, quadratic=0.25)
+
+
+class Group(NamedTuple):
+    """The ranks that rows are dealt to, and how."""
+
+    ranks: int
+    rows_per_rank: int
+    remainder: Remainder
+    seed: int
+
+    @property
+    def step(self) -> int:
+        return self.ranks * self.rows_per_rank
+
+    def balance(self, plan: RowPlan) -> RankPlan:
+        return balance_rows(
+            plan,
+            self.ranks,
+            cost=_COST,
+            rows_per_rank=self.rows_per_rank,
+            remainder=self.remainder,
+            seed=self.seed,
+        )
+
+
+_GROUPS = st.builds(Group, st.integers(1, 4), st.integers(1, 3), st.sampled_from(REMAINDERS), st.integers(0, 3))
+
+
+def _can_fill(pieces: int, rows: int, group: Group) -> bool:
+    return group.remainder != "spread" or pieces >= math.ceil(rows / group.step) * group.step
+
+
+def _dealt(plan: RankPlan) -> list[int]:
+    return [row for rank in range(plan.ranks) for rows in plan.rank_rows(rank) for row in rows]
+
+
+def _tokens(plan: RowPlan, rows: list[int]) -> Counter[tuple[int, int]]:
+    return oracle_plans.tokens_of(
+        [(each.document, each.start, each.stop) for row in rows if row >= 0 for each in plan.pieces[row]]
+    )
+
+
+def _cost_of(plan: RowPlan, rows: list[int]) -> float:
+    lengths = [each.stop - each.start for row in rows if row >= 0 for each in plan.pieces[row]]
+    return sum(length + 0.25 * length**2 for length in lengths)
+
+
+@holds_for(lengths=_LENGTHS, capacity=st.integers(4, 16), group=_GROUPS)
+def test_ranks_share_every_token_and_take_as_many_rows(lengths: list[int], capacity: int, group: Group) -> None:
+    given = plan_rows(lengths, capacity, overlong="split")
+    assume(_can_fill(given.documents.size, len(given), group))
+    plan = group.balance(given)
+    assert plan.steps.shape[1:] == (group.ranks, group.rows_per_rank)
+    dealt = _dealt(plan)
+    assert _tokens(plan.rows, [*dealt, *plan.carried]) == oracle_plans.all_tokens(lengths)
+    assert sorted(row for row in [*dealt, *plan.carried] if row >= 0) == list(range(len(plan.rows)))
+    assert len(plan.carried) == (len(given) % group.step if group.remainder == "carry" else 0)
+    assert dealt.count(-1) == (-len(given) % group.step if group.remainder == "pad" else 0)
+    emptiest = sorted(range(len(given)), key=lambda row: sum(_tokens(given, [row]).values()))[: len(plan.carried)]
+    assert plan.carried == tuple(sorted(emptiest))
+    if group.remainder != "spread":
+        assert plan.rows is given
+    assert np.array_equal(group.balance(given).steps, plan.steps)
+
+
+@holds_for(lengths=_LENGTHS, capacity=st.integers(4, 16), group=_GROUPS)
+def test_the_balance_that_is_reported_is_that_of_the_rows(lengths: list[int], capacity: int, group: Group) -> None:
+    given = plan_rows(lengths, capacity, overlong="split")
+    assume(_can_fill(given.documents.size, len(given), group))
+    plan = group.balance(given)
+    steps: list[list[list[int]]] = plan.steps.tolist()
+    loads = [[_cost_of(plan.rows, rows) for rows in ranks] for ranks in steps]
+    assert np.allclose(plan.loads, np.reshape(loads, plan.loads.shape))
+    worst = [max(ranks) / (sum(ranks) / len(ranks)) for ranks in loads]
+    assert np.allclose(plan.imbalance, worst)
+    if steps:
+        assert math.isclose(plan.slowdown, sum(map(max, loads)) / (sum(map(sum, loads)) / group.ranks))
+    else:
+        assert plan.slowdown == 1.0
+
+
+@holds_for(lengths=_LENGTHS, capacity=st.integers(4, 16), group=_GROUPS)
+def test_rows_of_a_step_cost_alike_and_go_to_the_rank_with_the_least_to_do(
+    lengths: list[int], capacity: int, group: Group
+) -> None:
+    given = plan_rows(lengths, capacity, overlong="split")
+    assume(_can_fill(given.documents.size, len(given), group))
+    plan = group.balance(given)
+    steps: list[list[list[int]]] = plan.steps.tolist()
+    ordered = sorted((_cost_of(plan.rows, [row]) for row in _dealt(plan)), reverse=True)
+    groups = [ordered[start : start + group.ranks] for start in range(0, len(ordered), group.ranks)]
+    for ranks in steps:
+        costs = [[_cost_of(plan.rows, [row]) for row in rows] for rows in ranks]
+        assert all(rows == sorted(rows, reverse=True) for rows in costs)
+        flat = sorted((cost for rows in costs for cost in rows), reverse=True)
+        for start in range(0, len(flat), group.ranks):
+            groups.remove(flat[start : start + group.ranks])
+        loads = oracle_plans.greedy_loads(flat, group.ranks, group.rows_per_rank)
+        assert np.allclose(loads, [sum(rows) for rows in costs])
+    assert groups == []
+
+
+@holds_for(lengths=_LENGTHS, capacity=st.integers(4, 16), group=_GROUPS, other=_GROUPS, data=st.data())
+def test_resuming_loses_and_repeats_nothing(
+    lengths: list[int], capacity: int, group: Group, other: Group, data: st.DataObject
+) -> None:
+    given = plan_rows(lengths, capacity, overlong="split")
+    assume(_can_fill(given.documents.size, len(given), group))
+    plan = group.balance(given)
+    done = data.draw(st.integers(0, len(plan)))
+    state = json.loads(json.dumps(plan.state(done)))
+    same = resume_rows(state)
+    assert np.array_equal(same.steps, plan.steps[done:])
+    assert (same.rows, same.carried, same.cost) == (plan.rows, plan.carried, plan.cost)
+    rows_done: list[int] = plan.steps[:done].flatten().tolist()
+    left = [row for row in range(len(plan.rows)) if row not in rows_done]
+    pieces = sum(len(plan.rows.pieces[row]) for row in left)
+    if not _can_fill(pieces, len(left), other._replace(remainder=group.remainder)):
+        return
+    resumed = resume_rows(state, ranks=other.ranks, rows_per_rank=other.rows_per_rank)
+    assert resumed.steps.shape[1:] == (other.ranks, other.rows_per_rank)
+    tokens = _tokens(plan.rows, rows_done) + _tokens(resumed.rows, [*_dealt(resumed), *resumed.carried])
+    assert tokens == oracle_plans.all_tokens(lengths)
+    assert -1 not in _dealt(resumed) or group.remainder == "pad"
+
+
+def test_what_was_saved_twice_is_resumed_twice() -> None:
+    lengths = np.random.default_rng(0).integers(1, 30, 200).tolist()
+    plan = balance_rows(plan_rows(lengths, 32), 4, cost=_COST)
+    done = _tokens(plan.rows, plan.steps[:3].flatten().tolist())
+    second = resume_rows(plan.state(3), ranks=7)
+    done += _tokens(second.rows, second.steps[:2].flatten().tolist())
+    third = resume_rows(second.state(2), ranks=2, rows_per_rank=3)
+    done += _tokens(third.rows, _dealt(third))
+    assert done == oracle_plans.all_tokens(lengths)
+
+
+@pytest.mark.parametrize(("rows_per_rank", "most"), [(4, 1.05), (1, 1.01)])
+def test_ranks_hardly_wait_for_one_another(rows_per_rank: int, most: float) -> None:
+    """50,000 documents of log-normal lengths in rows of 32k, on 64 ranks, by the cost of a model of 7 billion."""
+    random = np.random.default_rng(1)
+    lengths = np.minimum(random.lognormal(7.0, 1.2, 50_000).astype(int) + 1, 32_768).tolist()
+    cost = AttentionCost.of_model(parameters=7_000_000_000, layers=32, width=4096)
+    plan = balance_rows(plan_rows(lengths, 32_768), 64, cost=cost, rows_per_rank=rows_per_rank)
+    assert plan.slowdown <= most
+    drawn = random.permutation(len(plan.rows)).reshape(plan.steps.shape)
+    assert RankPlan(plan.rows, cost, drawn).slowdown > 1.15
+
+
+def test_another_seed_draws_the_same_groups_in_another_order() -> None:
+    plan = plan_rows(list(range(1, 60)), 60)
+    one, two = (balance_rows(plan, 2, cost=_COST, seed=seed) for seed in (0, 1))
+    assert one.steps.tolist() != two.steps.tolist()
+    assert sorted(one.steps.tolist()) == sorted(two.steps.tolist())
+
+
+def test_rows_of_a_rank_are_collated() -> None:
+    documents = [torch.arange(length) for length in (6, 5, 4, 3, 2)]
+    plan = balance_rows(plan_rows([6, 5, 4, 3, 2], 8), 2, cost=_COST, rows_per_rank=2, remainder="pad")
+    batches = [collate_documents(documents, plan.rows, rows=plan.rank_rows(rank)[0]) for rank in range(2)]
+    assert sorted(torch.cat([batch["padding_mask"] for batch in batches]).sum(dim=1).tolist()) == [0, 0, 4, 8]
+
+
+def test_too_few_pieces_are_refused_where_no_row_may_be_empty() -> None:
+    plan = plan_rows([3, 3, 3], 6)
+    with pytest.raises(PlanError, match="3 pieces of documents cannot fill 4 rows"):
+        balance_rows(plan, 4, cost=_COST)
+    assert len(balance_rows(plan, 4, cost=_COST, remainder="pad")) == 1
+    assert balance_rows(plan, 4, cost=_COST, remainder="carry").carried == (0, 1)
+    assert len(balance_rows(plan, 3, cost=_COST).rows) == 3
+
+
+@pytest.mark.parametrize(("lengths", "ranks", "loads"), [([1] * 24, 4, [6] * 4), ([4, 4, 4, 2, 2], 4, [4] * 4)])
+def test_spread_rows_are_evened_out(lengths: list[int], ranks: int, loads: list[int]) -> None:
+    plan = balance_rows(plan_rows(lengths, 8), ranks, cost=_COST)
+    assert plan.rows.row_tokens.tolist() == loads
+
+
+def test_what_is_not_left_is_not_touched_when_rows_are_spread() -> None:
+    plan = balance_rows(plan_rows([2] * 30, 6), 5, cost=_COST)
+    resumed = resume_rows(plan.state(1), ranks=3)
+    done: list[int] = plan.steps[0].flatten().tolist()
+    assert [resumed.rows.pieces[row] for row in done] == [plan.rows.pieces[row] for row in done]
+    assert len(resumed) == 2
+
+
+@pytest.mark.parametrize(("linear", "quadratic"), [(-1.0, 1.0), (1.0, math.nan), (math.inf, 0.0), (0.0, 0.0)])
+def test_a_cost_is_positive_and_finite(linear: float, quadratic: float) -> None:
+    with pytest.raises(PlanError, match=r"linear|quadratic"):
+        AttentionCost(linear, quadratic)
+
+
+@pytest.mark.parametrize(
+    ("steps", "carried"), [([[[0], [0]]], ()), ([[[0], [2]]], ()), ([[[0], [1]]], (1,)), ([[[-2], [1]]], ())]
+)
+def test_rows_are_dealt_once(steps: list[list[list[int]]], carried: tuple[int, ...]) -> None:
+    with pytest.raises(PlanError, match="steps"):
+        RankPlan(plan_rows([3, 4], 5), _COST, np.array(steps), carried)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("version", 0),
+        ("rows", None),
+        ("rows", {}),
+        ("linear", "1"),
+        ("quadratic", None),
+        ("ranks", 3),
+        ("rows_per_rank", 0),
+        ("steps", [[0, 1]]),
+        ("steps", [[[0], [9]]]),
+        ("steps", [[[0]], [[0], [1]]]),
+        ("carried", [5]),
+        ("carried", 1),
+        ("remainder", "drop"),
+        ("seed", -1),
+    ],
+)
+def test_a_state_that_is_no_plan_over_ranks_is_refused(name: str, value: object) -> None:
+    state: dict[str, Any] = {**balance_rows(plan_rows([3, 4, 2], 5), 2, cost=_COST).state(0), name: value}
+    with pytest.raises(PlanError):
+        resume_rows(state)
+    del state[name]
+    with pytest.raises(PlanError, match=name):
+        resume_rows(state)

@@ -173,7 +173,7 @@ def gathered_flat(document_ids: Tensor | Segments) -> GatheredFlat[Tensor]:
     starts, lengths = segments.bounds[segments.kept], segments.lengths[segments.kept]
     stops = starts + lengths
     # How much each index is greater than the one before it.
-    rises = np.ones(int(np.add.reduce(lengths)), np.int64)
+    rises = np.ones(int(lengths.sum()), np.int64)
     rises[:1] = starts[:1]
     rises[(np.cumsum(lengths) - lengths)[1:]] = starts[1:] - stops[:-1] + 1
     indices = np.cumsum(rises, out=rises)
@@ -329,7 +329,7 @@ def _require_documents(longest: int, remedy: str) -> None:
 
 def _row_offsets(documents: Documents) -> tuple[npt.NDArray[np.int32], int]:
     """Give the offsets of the documents of each row, and the tokens of the longest."""
-    used = np.arange(int(np.maximum.reduce(documents.counts))) < documents.counts[:, None]
+    used = np.arange(int(documents.counts.max())) < documents.counts[:, None]
     offsets = np.zeros((used.shape[0], used.shape[1] + 1), np.int32)
     offsets[:, 1:][used] = documents.lengths
     np.cumsum(offsets, axis=1, dtype=np.int32, out=offsets)

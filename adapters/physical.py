@@ -104,11 +104,11 @@ def physical_bounds(
     require_no_holes(segments)
     bounds = segments.bounds.astype(np.int32)
     if padding == "run":
-        return bounds, int(np.maximum.reduce(segments.lengths))
+        return bounds, int(segments.lengths.max())
     if longest_padding is None:
         longest = max(segments.longest, 1)
         return _cut(bounds, longest), longest
-    padded = int(np.maximum.reduce(segments.lengths * (segments.ids == 0)))
+    padded = int((segments.lengths * (segments.ids == 0)).max())
     cut = _cut(bounds, longest_padding, segments.ids == 0)
     return cut, max(segments.longest, min(padded, longest_padding))
 
@@ -141,7 +141,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     (positions,) = read_on_host(position_ids)
     flat = positions.ravel()
     if flat.dtype == np.uint64:
-        flat = flat.view(np.int64)  # numpy would add in float64
+        flat = flat.astype(np.int64)  # numpy would add in float64
     opens = flags_for(flat.size)
     np.equal(flat, 0, out=opens[: flat.size])
     bounds = bounds_of(opens, flat.size, sequence)
@@ -154,7 +154,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
         remedy = "Give text positions that restart at 0 in each document, or derive offsets from document ids."
         value = int(positions[row, position])
         raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
-    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), int(np.maximum.reduce(steps)) + 1)
+    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), int(steps.max()) + 1)
 
 
 def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def row_offsets(
     begins = segments.sequence * np.arange(segments.batch + 1, dtype=np.int32)
     heads = np.searchsorted(bounds, begins)
     counts = heads[1:] - heads[:-1]
-    shape = (segments.batch, _checked_width(width, int(np.maximum.reduce(counts)) + 1))
+    shape = (segments.batch, _checked_width(width, int(counts.max()) + 1))
     offsets = np.full(shape, segments.sequence, np.int32)
     offsets[np.arange(shape[1]) < counts[:, None]] = bounds[:-1] - np.repeat(begins[:-1], counts)
     longest = np.maximum.reduceat(bounds[1:] - bounds[:-1], heads[:-1])

@@ -64,7 +64,7 @@ class Documents:
     @property
     def longest(self) -> int:
         """Tokens of the longest document, holes left out; 0 where there is no document."""
-        return int(np.maximum.reduce(self.lengths)) if self.lengths.size else 0
+        return int(self.lengths.max()) if self.lengths.size else 0
 
     @cached_property
     def ranks(self) -> Integers:
@@ -132,7 +132,7 @@ class Segments:
         # Less one and without a sign, zero is greater than every id.
         ranked = (self.ids - 1).astype(np.uint64)
         (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
-        return bool(np.minimum.reduce(self.ids) >= 0) and not np.count_nonzero(self.bounds[falls + 1] % self.sequence)
+        return bool(self.ids.min() >= 0) and not np.count_nonzero(self.bounds[falls + 1] % self.sequence)
 
     @cached_property
     def owners(self) -> Integers:
@@ -161,7 +161,7 @@ class Segments:
     def longest(self) -> int:
         """Tokens of the longest document, holes left out; 0 where there is no document."""
         if self.in_order:
-            return int(np.maximum.reduce(self.lengths * (self.ids != 0)))
+            return int((self.lengths * (self.ids != 0)).max())
         return self.documents.longest
 
     @cached_property

@@ -20,6 +20,7 @@ from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
 from neatpack.kernels_bridge.hf_attention import interface_modules
 from neatpack.kernels_bridge.models import (
     NATIVE_FA4,
+    declared_flag,
     forward_arguments,
     get_model_attn_implementation,
     hf_implementation,
@@ -181,7 +182,8 @@ def _require_own_implementation(attn_implementation: str, model: nn.Module) -> N
     own = get_model_attn_implementation(model)
     by_config = interface_modules(model) and own == hf_implementation(model)
     name = mainline_name(unbound_name(attn_implementation))
-    if not by_config or name in (own, NATIVE_FA4):
+    own_layers = name == NATIVE_FA4 and not declared_flag(model, "uses_hf_attention")
+    if not by_config or own_layers or name == own:
         return
     message = f"the model runs with {own!r}, as its config says"
     remedy = "Pass `get_model_attn_implementation(model)`, or build the model with the attention that you name."

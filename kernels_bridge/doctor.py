@@ -30,6 +30,7 @@ PACKAGES: Final = (
     "mamba-ssm",
     "flash-linear-attention",
     "transformer-engine",
+    "megatron-core",
 )
 """Distributions whose versions are shown."""
 
@@ -58,6 +59,10 @@ KERNELS: Final = (
     Kernel("flash_attention_3", "hf_flash", ("torch", "transformers", "flash-attn-3"), (9, 0)),
     Kernel("flash_attention_4", "hf_flash", ("torch", "transformers", "flash-attn-4"), (9, 0)),
     Kernel("kernels-community/...", "hf_flash", ("torch", "transformers", "kernels"), (8, 0)),
+    Kernel("fa4", "native_fa4", ("torch", "flash-attn-4"), (8, 0)),
+    Kernel("torch's varlen_attn", "torch_varlen", ("torch",), (8, 0)),
+    Kernel("te", "thd", ("torch", "transformer-engine"), (8, 0)),
+    Kernel("megatron", "thd", ("torch", "megatron-core"), (7, 0)),
     Kernel("a model's own", "declared", ("torch",)),
     Kernel("causal-conv1d", None, ("torch", "causal-conv1d"), (7, 0)),
     Kernel("mamba-ssm", None, ("torch", "mamba-ssm"), (7, 0)),

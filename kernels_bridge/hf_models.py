@@ -17,6 +17,7 @@ from neatpack.kernels_bridge.families import Knowledge, Way, knowledge
 from neatpack.kernels_bridge.hf_attention import GuardedFunction, attach_function, bound_users, interface_modules
 from neatpack.kernels_bridge.models import (
     bound_name,
+    declared_backend,
     declared_flag,
     declared_mask_type,
     forward_arguments,
@@ -80,6 +81,10 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
         mask_type: what it takes.
         known: what is known of the model and the way of the consumer.
     """
+    backend = None if declared_flag(model, "uses_hf_attention") else declared_backend(model)
+    if backend is not None:
+        way_out = "declare `uses_hf_attention: bool = True` if the Hugging Face config rules"
+        return Rejected(f"its attention is that of its backend, {backend!r}: {way_out}")
     own_type = declared_mask_type(model)
     if own_type is not None and (own_type != mask_type or mask_type == "document_ids"):
         return Rejected(f"it declares that it takes {own_type!r} itself")

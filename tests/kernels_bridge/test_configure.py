@@ -202,3 +202,30 @@ def test_a_transformers_without_varlen_kwargs(monkeypatch: pytest.MonkeyPatch) -
             with pytest.raises(ModelError, match="takes no cu_seq_lens_q"):
                 call("flash_attention_2", subject)
     assert get_binding(model) is None
+
+
+def mixed(backend: str, **declared: bool) -> nn.Module:
+    """Build a Transformers model that has layers of its own as well."""
+    model: Any = tiny("llama")
+    model.backend = SimpleNamespace(attn=backend)
+    for name, value in declared.items():
+        setattr(model, name, value)
+    return cast("nn.Module", model)
+
+
+def test_where_the_config_rules_the_backend_is_not_configured() -> None:
+    model = mixed("fa4", uses_native_fa4=True, uses_hf_attention=True)
+    assert configure_packing("eager", model).packed_mask_type == "block_causal"
+    binding = get_binding(model)
+    assert binding is not None
+    assert binding.consumer == "block_causal"
+    with pytest.raises(CapabilitiesError, match="the model runs with 'eager', as its config says"):
+        configure_packing("fa4", model)
+    assert get_binding(model) is binding
+
+
+@pytest.mark.parametrize(("backend", "declared"), [("fa4", {"uses_native_fa4": True}), ("te", {})])
+def test_where_the_backend_rules_the_config_is_not_bound(backend: str, declared: dict[str, bool]) -> None:
+    for consumer in ("block_causal", "reference"):
+        with pytest.raises(ModelError, match=f"its attention is that of its backend, '{backend}': declare `uses_hf"):
+            configure_packing(backend, mixed(backend, **declared), consumer=consumer)

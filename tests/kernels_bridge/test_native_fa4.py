@@ -388,31 +388,44 @@ def test_batch_major_metadata_is_flattened_at_entry() -> None:
         model.forward(TOKENS, **metadata)
 
 
+BATCHED: dict[str, Any] = dict(build_packed_sequence_metadata(IDS))
+FLAT: dict[str, Any] = {
+    "packed_token_indices": gathered_flat(IDS).token_indices,
+    "cu_seqlens": gathered_flat(IDS).cu_seqlens,
+    "max_seqlen": 14,
+}
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("metadata", "field"),
     [
-        ({"qkv_format": "thd"}, "cu_seqlens"),
-        ({"packed_token_indices": None}, "cu_seqlens"),
-        ({"cu_seqlens": None}, "cu_seqlens"),
-        ({"packed_token_indices": gathered_flat(IDS).token_indices + 40}, "packed_token_indices"),
+        *((metadata | {"qkv_format": "thd"}, "cu_seqlens") for metadata in (BATCHED, FLAT)),
+        *((metadata | {"packed_token_indices": None}, "cu_seqlens") for metadata in (BATCHED, FLAT)),
+        *((metadata | {"cu_seqlens": None}, "cu_seqlens") for metadata in (BATCHED, FLAT)),
+        (FLAT | {"packed_token_indices": FLAT["packed_token_indices"] + 40}, "packed_token_indices"),
+        (FLAT | {"cu_seqlens": FLAT["cu_seqlens"][:-1]}, "cu_seqlens"),
+        (BATCHED | {"cu_seqlens": FLAT["cu_seqlens"]}, "cu_seqlens"),
     ],
 )
-@pytest.mark.parametrize("flat", [True, False])
-def test_thd_and_half_of_the_metadata_are_refused(
-    training: bool, change: dict[str, Any], field: str, flat: bool
-) -> None:
+def test_thd_and_half_of_the_metadata_are_refused(training: bool, metadata: dict[str, Any], field: str) -> None:
     model = Model().double().train(training)
     configure_packing("fa4", model)
-    metadata: dict[str, Any] = dict(build_packed_sequence_metadata(IDS))
-    if flat:
-        one = gathered_flat(IDS)
-        metadata = {"packed_token_indices": one.token_indices, "cu_seqlens": one.cu_seqlens, "max_seqlen": 14}
-    elif field == "packed_token_indices":
-        pytest.skip("flat indices are no batch-major ones")
     with pytest.raises(EncodingError) as caught:
-        model(TOKENS, **{**metadata, **change})
+        model(TOKENS, **metadata)
     assert caught.value.problems[0].field == field
+
+
+def test_a_compiled_model_is_called_with_the_same() -> None:
+    model = Model().double()
+    configure_packing("fa4", model)
+    expected = model(TOKENS, _packed_seq_ids=IDS)
+    compiled: Any = cast("Any", torch).compile(model, backend="eager")
+    torch.testing.assert_close(compiled(TOKENS, _packed_seq_ids=IDS), expected, rtol=1e-12, atol=1e-12)
+    binding = get_binding(model)
+    assert binding is not None
+    assert binding.calls == 2
+    torch.compiler.reset()
 
 
 @pytest.mark.gpu

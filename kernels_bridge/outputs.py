@@ -15,8 +15,13 @@ from torch import Tensor
 from neatpack.adapters.document_rows import DocumentRows
 from neatpack.contracts.errors import ModelError, Problem
 
-PER_TOKEN: Final = frozenset({"logits", "last_hidden_state", "hidden_states"})
-"""Output fields of Transformers that are `[batch, sequence, ...]`, or tuples of such tensors."""
+PER_TOKEN: Final[Mapping[str, int]] = {
+    "logits": 1,
+    "last_hidden_state": 1,
+    "hidden_states": 1,
+    "logits_ngram": 2,
+}
+"""Output fields of Transformers with `batch` first, or tuples of such tensors, and where their `sequence` stands."""
 
 LOSS: Final = "loss"
 
@@ -84,10 +89,12 @@ def _tensor(
     tensors = [value for value in values if isinstance(value, Tensor)]
     if len(tensors) == len(values) and tensors[0].ndim == 0:
         return join_losses(tensors)
+    axis = PER_TOKEN.get(name, 1)
+    tensors = [tensor.movedim(axis, 1) if tensor.ndim > axis else tensor for tensor in tensors]
     shapes = [tuple(places.shape) for places in rows.places]
     if [tuple(tensor.shape[:2]) for tensor in tensors] != shapes:
         raise _immovable(name, values[0])
-    return rows.put_back(tensors)
+    return rows.put_back(tensors).movedim(1, axis)
 
 
 def mean_of_losses(losses: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:

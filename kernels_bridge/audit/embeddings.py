@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+_FILLS: Final = frozenset({"masked_fill", "masked_fill_"})
+_MOVES: Final = _FILLS | {
+    "__getitem__",
+    "cat",
+    "clone",
+    "contiguous",
+    "flatten",
+    "index_select",
+    "reshape",
+    "to",
+    "view",
+}
+"""Functions whose entries are some of those that went in, at other places, or fill."""
+
 
 class EmbeddingWatch(TorchFunctionMode):
     """Within, a leaf of zeros is added to all that is looked up by token ids, so that gradients can be taken by it.
 
-    Lookups are known by what goes in: the tokens, or integers made from them. Values stay, and no graph is cut.
+    Lookups are known by what goes in: the tokens, or integers made from them. Values stay, and no graph is cut. Tokens
+    may be looked up in other rows than they came in: which place each came from is followed.
 
     Attributes:
         leaves: one per lookup, floating `[batch, sequence, ...]`.
@@ -33,6 +48,8 @@ class EmbeddingWatch(TorchFunctionMode):
         self.leaves: list[Tensor] = []
         self._shape = tuple(tokens.shape)
         self._derived = {id(tokens): tokens}
+        places = torch.arange(1, tokens.numel() + 1, device=tokens.device).view(tokens.shape)
+        self._places = {id(tokens): places}  # from 1, so that what fills is no place
 
     def __torch_function__(
         self,
@@ -49,10 +66,13 @@ class EmbeddingWatch(TorchFunctionMode):
             return output
         if not output.is_floating_point():
             self._derived[id(output)] = output  # which also keeps its id from being taken by another tensor
+            self._follow(func, args, kwargs, output)
             return output
         shape = self._lookup_shape(tuple(output.shape))
-        if shape is None or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return output
+        if shape is None:
+            return self._add_to_moved(output, (*args, *kwargs.values()))
         leaf = torch.zeros(shape, dtype=output.dtype, device=output.device, requires_grad=True)
         self.leaves.append(leaf)
         return output + leaf.view(output.shape)
@@ -64,6 +84,36 @@ class EmbeddingWatch(TorchFunctionMode):
             or (isinstance(argument, (tuple, list)) and self._reads_tokens(cast("Sequence[object]", argument)))
             for argument in arguments
         )
+
+    def _follow(
+        self, func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], output: Tensor
+    ) -> None:
+        """Move the numbers of the places as the tokens were moved."""
+        name: str = getattr(func, "__name__", "")
+        places = self._numbers(args[0]) if args else None
+        if places is None or name not in _MOVES:
+            return
+        moved = func(places, args[1], 0) if name in _FILLS else func(places, *args[1:], **kwargs)
+        if isinstance(moved, Tensor) and moved.shape == output.shape:
+            self._places[id(output)] = moved
+
+    def _numbers(self, argument: object) -> object:
+        """Give the numbers of the places of tokens, or of a sequence with tokens in it; None where there are none."""
+        if isinstance(argument, (tuple, list)):
+            parts = [part for part in cast("Sequence[object]", argument) if isinstance(part, Tensor)]
+            numbers = [self._places.get(id(part), torch.zeros_like(part)) for part in parts]
+            return numbers if any(id(part) in self._places for part in parts) else None
+        return self._places.get(id(argument))
+
+    def _add_to_moved(self, output: Tensor, arguments: Iterable[object]) -> Tensor:
+        """Add a leaf to what was looked up by moved tokens, each entry where it belongs."""
+        for places in [self._places[id(argument)] for argument in arguments if id(argument) in self._places]:
+            rest = tuple(output.shape[places.ndim :])
+            if rest and output.shape[: places.ndim] == places.shape:
+                leaf = torch.zeros((*self._shape, *rest), dtype=output.dtype, device=output.device, requires_grad=True)
+                self.leaves.append(leaf)
+                return output + torch.cat([leaf.new_zeros(1, *rest), leaf.flatten(0, 1)])[places]
+        return output
 
     def _lookup_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """The shape of a lookup with its tokens in rows; None if it has no axis beside those of the tokens."""

@@ -42,6 +42,37 @@ def test_a_gradient_tells_which_tokens_were_read(embed: Embed) -> None:
     assert (read > 0).tolist() == [[False, True, False], [False, False, False]]
 
 
+MOVES: dict[str, Embed] = {
+    "other_rows": lambda tokens: tokens.flatten().index_select(0, torch.tensor([4, 1, 2, 1])).view(4, 1),
+    "filled": lambda tokens: tokens.flatten()[torch.tensor([[1, 0], [5, 5]])].masked_fill_(torch.eye(2).bool(), 7),
+    "prefixed": lambda tokens: torch.cat([torch.ones(2, 5, dtype=torch.int64), tokens], dim=1),
+    "one_row": lambda tokens: tokens.reshape(1, -1).clone(),
+}
+# Which of the tokens was read at the places that a move gave them.
+READ = {
+    "other_rows": ((1, 0), [[False, True, False], [False, False, False]]),
+    "filled": ((0, 1), [[True, False, False], [False, False, False]]),
+    "prefixed": ((1, 6), [[False, False, False], [False, True, False]]),
+    "one_row": ((0, 4), [[False, False, False], [False, True, False]]),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_tokens_are_followed_to_other_places(move: str) -> None:
+    place, expected = READ[move]
+    with EmbeddingWatch(TOKENS) as watch:
+        states = TABLE[MOVES[move](TOKENS)]
+    (gradient,) = torch.autograd.grad(states[place].sum(), watch.leaves)
+    assert (gradient.abs().sum(2) > 0).tolist() == expected
+
+
+def test_what_fills_is_no_token() -> None:
+    with EmbeddingWatch(TOKENS) as watch:
+        states = TABLE[MOVES["filled"](TOKENS)]
+    (gradient,) = torch.autograd.grad(states[1, 1].sum(), watch.leaves)
+    assert gradient.abs().max() == 0
+
+
 def test_no_graph_is_cut_where_tokens_are_read_twice() -> None:
     weight = TABLE.clone().requires_grad_()
     with EmbeddingWatch(TOKENS) as watch:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from neatpack.adapters import mask_labels
+from neatpack.adapters import mask_labels, scan_segments
 from neatpack.contracts import Accepted, DocumentIdsError, EncodingError, ModelError, PackingCapabilities, Rejected
 from neatpack.kernels_bridge import configure_packing, decide, get_binding, get_consumer, use_consumer
+from neatpack.kernels_bridge.audit.run import audit_models
+from neatpack.kernels_bridge.audit.targets import ModelType
+from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
 from neatpack.kernels_bridge.consumers import per_document
 from neatpack.kernels_bridge.consumers.per_document import PerDocumentConsumer, plan_calls
 from tests.kernels_bridge.packed import IDS, TOKENS, alone, first_fault, gradients, logits, loss, tiny
@@ -121,6 +125,26 @@ def test_a_planted_mixup_of_documents_is_seen() -> None:
     with use_consumer(Shifted()):
         configure_packing("eager", model)
         assert first_fault(model, expected) is not None
+
+
+def test_the_audit_sees_documents_that_share_a_row() -> None:
+    class Joining(PerDocumentConsumer):
+        def derive(self, model: nn.Module, call: Any) -> Mapping[str, object]:
+            return super().derive(model, self.joined(call))
+
+        def restore(self, model: nn.Module, call: Any, output: object) -> object:
+            return super().restore(model, self.joined(call), output)
+
+        def joined(self, call: Any) -> Any:
+            return replace(call, segments=scan_segments((call.document_ids > 0).to(torch.int64)))
+
+    texts = read_texts(default_paths())
+    for consumer, verdict in ((PerDocumentConsumer(), "clean"), (Joining(), "leak")):
+        with use_consumer(consumer):
+            finding = audit_models([ModelType("mamba2")], texts, paths=["configured"]).models[0].paths["configured"]
+        assert finding.verdict == verdict
+        assert finding.gradient is not None
+        assert (finding.gradient > 0) == (verdict == "leak")
 
 
 @pytest.mark.parametrize("name", ["mamba2", "bloom", "llama"])

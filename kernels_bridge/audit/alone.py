@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,3 +85,15 @@ def cut_to_document(arguments: Mapping[str, object], packed: PackedDocuments, do
         else:
             cut[name] = value
     return cut
+
+
+def cut_mask(mask: object, packed: PackedDocuments, document: int) -> object:
+    """Cut a mask of a batch, one per kind of layer too, to one document: `[batch, sequence]` or `[batch, heads,
+    sequence, sequence]`."""
+    if isinstance(mask, Mapping):
+        masks = cast("Mapping[str, object]", mask)
+        return {kind: cut_mask(one, packed, document) for kind, one in masks.items()}
+    row, tokens = packed.places[document].row, packed.tokens_of(document)
+    if isinstance(mask, Tensor) and mask.ndim == 4:
+        return mask[row : row + 1][:, :, tokens][:, :, :, tokens]
+    return (mask[row, tokens][None] > 0).to(mask.dtype) if isinstance(mask, Tensor) and mask.ndim == 2 else mask

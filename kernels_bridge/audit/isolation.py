@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from neatpack.contracts.errors import BatchError, IsolationError, ModelTypeError, PackingError, Problem
 from neatpack.kernels_bridge.audit.advice import with_advice
-from neatpack.kernels_bridge.audit.alone import BOUNDARY_FIELDS, IDS, cut_to_document, fields_of_one, required_arguments
+from neatpack.kernels_bridge.audit.alone import (
+    BOUNDARY_FIELDS,
+    IDS,
+    cut_mask,
+    cut_to_document,
+    fields_of_one,
+    required_arguments,
+)
 from neatpack.kernels_bridge.audit.configured import choice_of, configured
 from neatpack.kernels_bridge.audit.documents import PackedDocuments, read_documents
 from neatpack.kernels_bridge.audit.examination import ANYTHING
@@ -24,7 +31,7 @@ from neatpack.kernels_bridge.audit.surroundings import audit_environment, undist
 from neatpack.kernels_bridge.audit.trials import NOTES, try_further, usual_documents
 from neatpack.kernels_bridge.audit.ways import Way, configured_way, noise_of
 from neatpack.kernels_bridge.binding import Binding, get_binding
-from neatpack.kernels_bridge.entry import DOCUMENT_IDS
+from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS
 from neatpack.kernels_bridge.inspect import find_document_ids
 
 _EXECUTING: Final = ("OptimizedModule", "DistributedDataParallel", "DataParallel")
@@ -212,6 +219,8 @@ class _Auditor:
         def alone(packed: PackedDocuments, document: int) -> Mapping[str, object]:
             length = packed.tokens_of(document).numel()
             fields = fields_of_one(length, self.model, packed.input_ids.device)
+            if ATTENTION_MASK in given:
+                fields[ATTENTION_MASK] = cut_mask(given[ATTENTION_MASK], packed, document)
             own = {name: value for name, value in fields.items() if name in needed}
             return {"use_cache": False, **own, **cut_to_document(others, packed, document)}
 

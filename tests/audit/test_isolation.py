@@ -1,0 +1,218 @@
+"""`audit_isolation` leaves a model as it was, bit for bit, also when interrupted; and it audits what it is given."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neatpack.contracts.errors import BatchError, IsolationError, ModelTypeError
+from neatpack.kernels_bridge import audit_isolation, configure_packing, get_binding, get_model_attn_implementation
+from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model
+from tests.audit import planted
+from tests.audit.planted import Attention, Model
+
+IDS = torch.tensor([[3, 3, 3, 3, 7, 7, 7, 7, 7, 0, 0], [2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1]])
+TOKENS = torch.arange(22).view(2, 11)
+BATCH: Mapping[str, object] = {"input_ids": TOKENS, "_packed_seq_ids": IDS, "labels": TOKENS}
+
+
+class Busy(Model):
+    """Keeps counts, statistics and caches, draws numbers, and stops where it is told to."""
+
+    counts: Tensor
+
+    def __init__(self, stops_at: int = 10_000, error: type[BaseException] = KeyboardInterrupt) -> None:
+        super().__init__(Attention(), planted.Caches(), planted.GatedLeak())
+        self.register_buffer("counts", torch.zeros(2))
+        self.norm = nn.BatchNorm1d(planted.WIDTH)
+        self.seen: list[int] = [1]
+        self.kept: Tensor | None = None
+        self.stops_at, self.error, self.done = stops_at, error, 0
+        self.eval()
+        self.layers[0].train()
+        self.norm.train()
+
+    def states(self, input_ids: Tensor, ids: Tensor) -> Tensor:
+        self.done += 1
+        self.counts += 1
+        self.seen.append(self.done)
+        self.kept = torch.rand(2)
+        self.late = random.random() + np.random.rand()  # noqa: S311
+        if self.done == self.stops_at:
+            raise self.error
+        self.norm(torch.randn(4, planted.WIDTH))
+        return super().states(input_ids, ids)
+
+
+def _watched(model: nn.Module) -> dict[str, object]:
+    """Everything that can be seen of a model and of the random states, values copied."""
+    found: dict[str, object] = {"binding": get_binding(model)}
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        found[name] = (id(tensor), tensor.detach().clone(), tensor.requires_grad)
+    for name, parameter in model.named_parameters():
+        grad = parameter.grad
+        found[f"{name}.grad"] = None if grad is None else (id(grad), grad.clone())
+    for name, module in model.named_modules():
+        hooks = {key: dict(value) for key, value in vars(module).items() if key.endswith("hooks")}
+        found[f"{name}.hooks"] = hooks
+        found[f"{name}.training"] = module.training
+        plain = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        found[f"{name}.attributes"] = copy.deepcopy({k: v for k, v in plain.items() if not callable(v)})
+    states = (torch.random.get_rng_state(), random.getstate(), np.random.get_state())
+    return {**found, "random": states, "threads": torch.get_num_threads(), "grad": torch.is_grad_enabled()}
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))  # type: ignore[arg-type]
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    return [name for name in {**before, **after} if not _same(before.get(name), after.get(name))]
+
+
+def _with_gradients(model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        parameter.grad = torch.rand_like(parameter)
+    return model
+
+
+def test_what_is_watched_would_show_a_change() -> None:
+    model = Busy()
+    before = _watched(model)
+    model(TOKENS, IDS)
+    changed = _differences(before, _watched(model))
+    assert {"counts", "norm.running_mean", ".attributes", "layers.1.attributes", "random"} <= set(changed)
+
+
+@pytest.mark.parametrize("batch", [None, BATCH], ids=["own documents", "a batch"])
+def test_a_model_is_as_it_was(batch: Mapping[str, object] | None) -> None:
+    model = _with_gradients(Busy())
+    before = _watched(model)
+    report = audit_isolation(model, batch)
+    assert report.verdict == "leak", report.path.message  # of the cache, or behind the gate of zeros
+    assert _differences(before, _watched(model)) == []
+
+
+@pytest.mark.parametrize("stops_at", [1, 2, 5, 9, 17])
+@pytest.mark.parametrize("batch", [None, BATCH], ids=["own documents", "a batch"])
+def test_a_model_is_as_it_was_after_an_interruption(batch: Mapping[str, object] | None, stops_at: int) -> None:
+    model = _with_gradients(Busy(stops_at))
+    before = _watched(model)
+    with pytest.raises(KeyboardInterrupt):
+        audit_isolation(model, batch)
+    assert _differences(before, _watched(model)) == []
+
+
+def test_a_model_that_fails_is_reported_and_as_it_was() -> None:
+    model = Busy(1, RuntimeError)
+    before = _watched(model)
+    report = audit_isolation(model, BATCH)
+    assert report.verdict == "error"
+    assert _differences(before, _watched(model)) == []
+
+
+def test_a_binding_stays_and_one_that_was_not_there_is_gone() -> None:
+    model = build_tiny_model("llama")
+    assert audit_isolation(model).is_clean
+    assert get_binding(model) is None
+    configure_packing(get_model_attn_implementation(model), model)
+    binding = get_binding(model)
+    before = _watched(model)
+    report = audit_isolation(model, {"input_ids": TOKENS, "_packed_seq_ids": IDS})
+    assert report.is_clean, report.path.message
+    assert report.model.configured.consumer == "block_causal"
+    assert report.path.calls == 2
+    assert get_binding(model) is binding is not None
+    assert _differences(before, _watched(model)) == []
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    wrapped = torch.compile(model, backend="eager")
+    assert isinstance(wrapped, nn.Module)
+    return wrapped
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {"compiled": compiled, "data parallel": nn.DataParallel}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_wrapped_models_are_audited_inside(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    assert audit_isolation(wrap(Model(Attention())), BATCH).is_clean
+    assert audit_isolation(wrap(Model(Attention(planted.shifted_ids(1)))), BATCH).verdict == "leak"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_models_are_audited_in_their_own_dtype(dtype: torch.dtype) -> None:
+    clean = audit_isolation(Model(Attention(), planted.Convolution()).to(dtype))
+    assert clean.is_clean, clean.path.message
+    assert clean.environment.dtype == str(dtype).removeprefix("torch.")
+    assert audit_isolation(Model(Attention(), planted.Convolution(reset=False)).to(dtype)).verdict == "leak"
+
+
+def test_batches_of_a_loop_are_given_as_they_are() -> None:
+    class TakesMask(Model):
+        """Takes what Transformers' models do."""
+
+        def forward(  # type: ignore[override]
+            self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            states = self.embed(input_ids) + position_ids[..., None] / 10
+            attention = self.layers[0]
+            assert isinstance(attention, Attention)
+            logits: Tensor = self.head(attention.attend(states, attention_mask[:, 0]))
+            return logits.mean() * 0, logits
+
+    visible = planted.block_causal(IDS)[:, None]
+    batch = {
+        "input_ids": TOKENS,
+        "attention_mask": visible,
+        "position_ids": planted.positions_of(IDS),
+        "document_ids": IDS,
+    }
+    assert audit_isolation(TakesMask(Attention()), batch).is_clean
+    wrong = {**batch, "position_ids": torch.arange(11).expand_as(IDS)}
+    report = audit_isolation(TakesMask(Attention()), wrong)
+    assert (report.verdict, report.kind) == ("differs", "positions")
+    everything = {**batch, "attention_mask": planted.causal(IDS)[:, None]}
+    assert audit_isolation(TakesMask(Attention()), everything).verdict == "leak"
+
+
+def test_raising_says_what_was_found_and_where() -> None:
+    report = audit_isolation(Model(Attention(), planted.Conv1dLayer()))
+    with pytest.raises(IsolationError, match=r"leak \(convolution\): .*They mix in layers.1.conv \(Conv1d\)"):
+        report.raise_if_not_clean()
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({}, "input_ids: must be the tokens"),
+        ({"input_ids": TOKENS.float(), "document_ids": IDS}, "input_ids: must be the tokens"),
+        ({"input_ids": TOKENS}, "nothing in it says where documents end"),
+        ({"input_ids": TOKENS, "document_ids": IDS[:, :4]}, "like input_ids"),
+        ({"input_ids": TOKENS, "document_ids": torch.ones_like(IDS)[:1].expand(1, 11)}, "like input_ids"),
+        ({"input_ids": TOKENS[:1], "document_ids": torch.ones(1, 11, dtype=torch.int64)}, "fewer than two documents"),
+    ],
+)
+def test_batches_that_prove_nothing_are_refused(batch: Mapping[str, object], words: str) -> None:
+    with pytest.raises(BatchError, match=words):
+        audit_isolation(Model(Attention()), batch)
+
+
+def test_only_modules_are_audited() -> None:
+    with pytest.raises(ModelTypeError, match="must be a torch"):
+        audit_isolation("model")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

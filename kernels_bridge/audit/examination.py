@@ -83,8 +83,9 @@ class Examination:
         crossing = find_crossing(ask, computation.answer, self.packed, pair, unit)
         pattern = pattern_of(pairs, self.packed.places, crossing)
         mechanism: Kind = origin.kind
-        if mechanism in ("mixing", "recurrence") and replace(crossing, moved=origin.moved).reaches_a_little:
-            mechanism = "token_shift" if origin.moved == (0,) else "convolution"
+        moved = origin.moved or crossing.moved
+        if mechanism in ("mixing", "recurrence") and replace(crossing, moved=moved).reaches_a_little:
+            mechanism = "token_shift" if moved == (0,) else "convolution"
         return replace(
             report,
             kind=report.kind or mechanism,

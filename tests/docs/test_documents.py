@@ -13,7 +13,7 @@ import pytest
 import neatpack
 from neatpack import TrainingBatch, adapters, kernels_bridge
 from neatpack.kernels_bridge.audit.paths import PATHS
-from neatpack.kernels_bridge.audit.report import Kind
+from neatpack.kernels_bridge.audit.report import Kind, ModelJSON, PathJSON, Pattern, Trial
 from tests.docs.markdown import DOCUMENTS, Block, blocks_of, commands_of
 from tests.environments import ACTIVE, REPOSITORY, run
 from tests.packaging.test_checkers import CHECKERS
@@ -24,6 +24,10 @@ README = REPOSITORY / "README.md"
 KNOWN_WORDS = {
     *(path.name for path in PATHS),
     *get_args(Kind),
+    *get_args(Pattern),
+    *get_args(Trial),
+    *ModelJSON.__annotations__,
+    *PathJSON.__annotations__,
     *neatpack.PACKED_MASK_TYPES,
     *kernels_bridge.consumer_names(),
     *TrainingBatch.__annotations__,

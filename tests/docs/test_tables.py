@@ -10,7 +10,7 @@ import torch
 from neatpack import adapters
 from neatpack.contracts.kernels import CONSUMER_NAMES
 from neatpack.kernels_bridge.audit.paths import PATHS
-from neatpack.kernels_bridge.audit.report import VERDICTS, Kind
+from neatpack.kernels_bridge.audit.report import VERDICTS, Kind, Pattern, Trial
 from tests.environments import REPOSITORY
 
 
@@ -30,6 +30,14 @@ def test_verdicts() -> None:
 
 def test_kinds() -> None:
     assert tuple(row[0] for row in table("docs/audit.md", "kind")) == get_args(Kind)
+
+
+def test_trials() -> None:
+    assert {row[0] for row in table("docs/audit.md", "trial")} == set(get_args(Trial))
+
+
+def test_patterns() -> None:
+    assert {row[0] for row in table("docs/audit.md", "pattern")} == set(get_args(Pattern))
 
 
 def test_consumers() -> None:

@@ -52,7 +52,8 @@ def unpack(
     groups = _groups(segments, document_keys, document_starts)
     flat = values.flatten(0, 1)
     runs: list[list[Tensor]] = [[] for _ in range(segments.documents.rows.size)]
-    for run, document in zip(segments.kept.tolist(), segments.owners.tolist(), strict=True):
+    owners: list[int] = segments.owners.tolist()
+    for run, document in zip(segments.kept.tolist(), owners, strict=True):
         runs[document].append(flat[segments.bounds[run] : segments.bounds[run + 1]])
     joined = ([run for document in group for run in runs[document]] for group in groups)
     return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in joined]

@@ -53,7 +53,8 @@ def test_a_pipeline_schedule_cuts_as_the_dimensions_say(rows: Rows, data: st.Dat
     chunked = cast("Any", microbatch.TensorChunkSpec)  # torch leaves it without types
     replicated = microbatch._Replicate  # pyright: ignore[reportPrivateUsage]  # there is no public name for it
     spec = {name: replicated if dim is None else chunked(dim) for name, dim in dims.items()}
-    _, chunks = microbatch.split_args_kwargs_into_chunks((), {**batch}, count, (), cast("Any", spec))
+    split = cast("Any", microbatch.split_args_kwargs_into_chunks)
+    chunks: list[dict[str, Any]] = split((), {**batch}, count, (), spec)[1]
     assert len(chunks) == count
     for chunk, part in zip(chunks, split_rows(batch, count), strict=True):
         assert chunk.keys() == part.keys()

@@ -121,10 +121,11 @@ def _deal(
         rows = np.append(rows, len(plan) + np.arange(missing))
         plan = _spread(plan, rows[:-missing], missing, step, cost)
     costs = np.append(row_costs(plan, cost), 0.0)[rows]
-    groups = rows[np.argsort(-costs, kind="stable")].reshape(-1, shape[0])
-    drawn = groups[_drawn_order(len(groups), seed)].reshape(-1, step)
+    groups = np.reshape(rows[np.argsort(-costs, kind="stable")], (-1, shape[0]))
+    drawn = np.reshape(groups[_drawn_order(len(groups), seed)], (-1, step))
     by_row = np.append(row_costs(plan, cost), 0.0)
-    steps = np.array([_deal_step(each, by_row[each], shape) for each in drawn], np.int64).reshape(-1, *shape)
+    steps = np.array([_deal_step(each, by_row[each], shape) for each in drawn], np.int64)
+    steps = np.reshape(steps, (-1, *shape))
     return RankPlan(plan, cost, steps, tuple(carried.tolist()), remainder, seed)
 
 
@@ -180,7 +181,7 @@ def _givers(counts: Integers, missing: int, step: int) -> Integers | None:
 
 def _even_out(row_of: Integers, lengths: Integers, costs: _Costs, rows: int, capacity: int) -> Integers:
     """Move pieces one by one from the costliest row that has two to the cheapest, as long as that evens them out."""
-    row_of = row_of.copy()
+    row_of = np.array(row_of)
     loads = np.bincount(row_of, weights=costs, minlength=rows)
     tokens = np.bincount(row_of, weights=lengths, minlength=rows)
     held = np.bincount(row_of, minlength=rows)

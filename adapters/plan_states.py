@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ def read_numbers(state: Mapping[str, object], name: str, *, shape: tuple[int, ..
     if name not in state:
         raise PlanError(Problem(name, f"missing, and must be {wanted}", "missing"))
     value = state[name]
-    if isinstance(value, list) and not value:
+    if value == []:
         return np.zeros((0, *shape), np.int64)
     array = _array(value)
     if array is None or array.dtype.kind != "i" or array.shape[1:] != shape:
@@ -48,6 +48,6 @@ def read_numbers(state: Mapping[str, object], name: str, *, shape: tuple[int, ..
 def _array(value: object) -> npt.NDArray[Any] | None:
     """Make an array of lists; None where they are of unequal lengths, or no lists."""
     try:
-        return np.array(value) if isinstance(value, list) else None
+        return np.array(cast("list[object]", value)) if isinstance(value, list) else None
     except (ValueError, OverflowError):
         return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, is_count, require_count, require_instance
 from neatpack.adapters.best_fit import best_fit, radix_order
@@ -149,10 +150,13 @@ def _length_array(lengths: Sequence[int]) -> Integers:
         remedy = "Give at least one."
         raise PlanError(Problem("lengths", "there is no document", "shape", value=0, remedy=remedy))
     given = cast("object", lengths)
-    if isinstance(given, np.ndarray) or set(map(type, lengths)) == {int}:
-        counts = _as_integers(given)
-        if counts is not None and counts.min() > 0:
-            return counts
+    counts: Integers | None = None
+    if isinstance(given, np.ndarray):
+        counts = _array_of(cast("npt.NDArray[Any]", given))
+    elif set(map(type, lengths)) == {int}:
+        counts = _array_of_ints(lengths)
+    if counts is not None and counts.min() > 0:
+        return counts
     problems = [
         Problem("lengths", "must be a positive int", "value", document, value=length, remedy=_EMPTY_REMEDY)
         for document, length in enumerate(lengths)
@@ -163,12 +167,15 @@ def _length_array(lengths: Sequence[int]) -> Integers:
     return np.array([int(length) for length in lengths], np.int64)
 
 
-def _as_integers(lengths: object) -> Integers | None:
-    """Make an array fast, of an array of integers or a list of nothing but ints; None where it is none."""
-    if isinstance(lengths, np.ndarray):
-        return lengths.astype(np.int64) if lengths.ndim == 1 and lengths.dtype.kind == "i" else None
+def _array_of(lengths: npt.NDArray[Any]) -> Integers | None:
+    """Copy an array of integers; None where it is none."""
+    return lengths.astype(np.int64) if lengths.ndim == 1 and lengths.dtype.kind == "i" else None
+
+
+def _array_of_ints(lengths: Sequence[int]) -> Integers | None:
+    """Make an array of nothing but ints, fast; None where int64 does not hold them."""
     try:
-        return np.frombuffer(array("q", cast("Sequence[int]", lengths)), np.int64)
+        return np.frombuffer(array("q", lengths), np.int64)
     except OverflowError:
         return None
 

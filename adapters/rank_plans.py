@@ -179,7 +179,7 @@ def require_remainder(value: object) -> Remainder:
     Raises:
         PlanError: it is no such choice.
     """
-    found = next((choice for choice in REMAINDERS if choice == value), None)
+    found: Remainder | None = next((choice for choice in REMAINDERS if choice == value), None)
     if found is None:
         remedy = f"Give one of {', '.join(map(repr, REMAINDERS))}."
         raise PlanError(Problem("remainder", "is no such choice", "value", value=value, remedy=remedy))

@@ -110,7 +110,7 @@ class RowPlan:
         for row, items in enumerate(rows):
             _require_sequence(items, "rows")
             pieces += [_piece(item, counts, row) for item in items]
-        table = np.array(pieces, np.int64).reshape(-1, 3)
+        table = np.reshape(np.array(pieces, np.int64), (-1, 3))
         bounds = np.cumsum([0, *map(len, rows)])
         return cls(capacity, counts, table[:, 0], table[:, 1], table[:, 2], bounds, tuple(dropped))
 
@@ -228,7 +228,7 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
     if array.ndim != axes or array.dtype.kind not in "iu":
         message = f"must be integers on {axes} axes"
         raise PlanError(Problem(field, message, "shape", value=(array.dtype, array.shape)))
-    view: Integers = array.astype(np.int64, copy=False).view()
+    view: Integers = array.astype(np.int64, copy=False)[:]
     view.flags.writeable = False
     return view
 
@@ -297,7 +297,7 @@ def _piece_problems(plan: RowPlan) -> list[Problem]:
 def _cover_problems(plan: RowPlan) -> list[Problem]:
     """List the documents whose pieces, and what is dropped of them, do not follow one another to the end."""
     table = np.stack([plan.documents, plan.starts, plan.stops], axis=1)
-    table = np.concatenate([table, np.array(plan.dropped, np.int64).reshape(-1, 3)])
+    table = np.concatenate([table, np.reshape(np.array(plan.dropped, np.int64), (-1, 3))])
     documents, starts, stops = table[np.lexsort((table[:, 1], table[:, 0]))].T
     opens = np.append(True, documents[1:] != documents[:-1])[: documents.size]
     closes = np.append(opens[1:], True)[: documents.size]

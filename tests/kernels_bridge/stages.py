@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from neatpack.adapters import flatten_packed_sequence_metadata
 from neatpack.kernels_bridge import varlen_attention
+from tests.kernels_bridge.untyped import ints
 
 HEADS: Final = 2
 WIDTH: Final = 8
@@ -112,8 +113,28 @@ class Native(Stage):
         return states + self.varlen(qkv, cu_seqlens, max_seqlen, packed_token_indices)
 
 
+class Lengths(Stage):
+    uses_thd: bool = True
+
+    def forward(self, inputs: Tensor, seq_lens: Tensor, seq_lens_padded: Tensor) -> Tensor:
+        states, qkv = self.enter(inputs)
+        attended = torch.zeros_like(states)
+        for row, (lengths, room) in enumerate(zip(seq_lens, seq_lens_padded, strict=True)):
+            starts = room.clamp(min=0).cumsum(0) - room.clamp(min=0)
+            for start, length in zip(ints(starts), ints(lengths), strict=True):
+                if length > 0:
+                    places = slice(start, start + length)
+                    alone = tuple(part[row : row + 1, places] for part in qkv)
+                    one = torch.ones(1, length, dtype=torch.int64)
+                    part = dense((alone[0], alone[1], alone[2]), visible(one))
+                    attended = attended.index_put((torch.tensor([row]), torch.arange(start, start + length)), part[0])
+        return states + attended
+
+
 class Llama(nn.Module):
     """One layer of a Hugging Face model, whose attention its config dispatches."""
+
+    implementation = "flash_attention_2"
 
     def __init__(self, index: int) -> None:
         from transformers import LlamaConfig, LlamaModel
@@ -130,7 +151,7 @@ class Llama(nn.Module):
         )
         self.embeds = index == 0
         self.decoder = LlamaModel(self.config)
-        self.config._attn_implementation_internal = "flash_attention_2"
+        self.config._attn_implementation_internal = self.implementation
 
     def forward(self, inputs: Tensor, position_ids: Tensor, use_cache: bool = False, **kwargs: object) -> Tensor:
         decoder = cast("Any", self.decoder)
@@ -144,13 +165,19 @@ class Llama(nn.Module):
         return self.forward(inputs, positions(ids), attention_mask=mask)
 
 
+class FlexLlama(Llama):
+    implementation = "flex_attention"
+
+
 FORMS: Final[dict[str, tuple[type[Stage | Llama], str]]] = {
     "mask": (Mask, "sdpa"),
     "ids": (Ids, "sdpa"),
     "flat": (Flat, "flash_attention_2"),
     "gathered": (Gathered, "sdpa"),
     "native": (Native, "fa4"),
-    "hf_flash": (Llama, "flash_attention_2"),
+    "thd": (Lengths, "sdpa"),
+    "hf_flash": (Llama, Llama.implementation),
+    "flex": (FlexLlama, FlexLlama.implementation),
 }
 """Each form's stage, and the attention that it is configured for."""
 

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import flex_attention as torch_flex
 
 from neatpack.adapters import build_block_mask
@@ -17,46 +17,18 @@ from neatpack.kernels_bridge.audit.run import audit_models
 from neatpack.kernels_bridge.audit.targets import Builder
 from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
 from neatpack.kernels_bridge.consumers import flex
+from tests.kernels_bridge.flex_stand_in import replace_flex_kernel
 from tests.kernels_bridge.packed import IDS, TOKENS, alone, first_fault, logits, tiny
 
 MODELS: Final = ("llama", "gemma2", "mistral")
 FLEX: Final = "flex_attention"
 
 
-def dense(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score_mod: Callable[..., Tensor],
-    block_mask: torch_flex.BlockMask,
-    scale: float,
-    **_options: object,
-) -> Tensor:
-    """Attend as FlexAttention does, with every pair of tokens. The real needs a compiler, and a GPU for gradients."""
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    sizes = (*query.shape[:3], key.shape[2])
-    places = [
-        torch.arange(size).view([-1 if axis == other else 1 for other in range(4)]) for axis, size in enumerate(sizes)
-    ]
-    scores = score_mod(query @ key.mT * scale, *places)
-    return scores.masked_fill(~block_mask.mask_mod(*places), -torch.inf).softmax(-1) @ value
-
-
 @pytest.fixture(autouse=True)
 def given_masks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Put the stand-in where Transformers compiles FlexAttention, and keep the masks that it is given."""
-    import transformers.integrations.flex_attention as integration
-
     masks: list[object] = []
-
-    def call(query: Tensor, key: Tensor, value: Tensor, training: bool = False, **options: Any) -> Tensor:
-        del training
-        masks.append(options["block_mask"])
-        return dense(query, key, value, **options)
-
-    monkeypatch.setattr(integration, "compile_friendly_flex_attention", call)
+    replace_flex_kernel(masks, monkeypatch.setattr)
     return masks
 
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributed import pipelining
 
-from neatpack.kernels_bridge import configure_packing
+from neatpack.kernels_bridge import configure_packing, consumer_names, get_binding
 from tests.kernels_bridge.flash_stand_in import replace_flash_kernel
+from tests.kernels_bridge.flex_stand_in import replace_flex_kernel
 from tests.kernels_bridge.packed import gradients
 from tests.kernels_bridge.processes import run_in_processes
 from tests.kernels_bridge.stages import FORMS, VOCABULARY, WIDTH, real_loss
@@ -54,6 +55,9 @@ def check_stage(rank: int, count: int, form: str, schedule_name: str, static: bo
     stage_class, attention = FORMS[form]
     module = stage_class(rank)
     configure_packing(attention, module)
+    binding = get_binding(module)
+    assert binding is not None
+    assert binding.consumer == (form if form in consumer_names() else "declared" if form != "native" else "native_fa4")
     firings = Counter[str]()
     module.register_forward_pre_hook(lambda _module, _args: firings.update(["firing"]))
     rows = len(IDS) // MICROBATCHES
@@ -79,6 +83,7 @@ def check_stage(rank: int, count: int, form: str, schedule_name: str, static: bo
 
 def check_stages(rank: int, count: int) -> None:
     replace_flash_kernel([])
+    replace_flex_kernel([])
     for form, schedule, static in product(FORMS, SCHEDULES, (False, True)):
         check_stage(rank, count, form, schedule, static)
 

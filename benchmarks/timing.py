@@ -1,4 +1,7 @@
-"""Time, read by turns in one process: ours, other, ours, other. What a noisy neighbour takes, it takes from both."""
+"""Time, read by turns in one process: ours, other, ours, other. What a noisy neighbour takes, it takes from both.
+
+Read is the time for which the one thread that works had a processor: while a neighbour has it, nothing is counted.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,9 @@ def _by_turns(sides: Sides, effort: Effort, timed: Callable[[Callable[[], object
 
 
 def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     result = call()
-    took = time.perf_counter() - start
+    took = time.thread_time() - start
     del result  # Freed outside of the timed part, on both sides.
     return took
 

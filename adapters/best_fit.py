@@ -31,7 +31,8 @@ def best_fit(lengths: Integers, capacity: int, documents_per_row: int) -> Intege
     """Give the row of each document, `[documents]`; rows are numbered by the document that opened them."""
     order = radix_order(capacity - lengths, capacity)
     deals = _deal(lengths[order], capacity, documents_per_row)
-    row, each, documents = np.fromiter(chain.from_iterable(deals), np.int64).reshape(-1, 3).T
+    table = np.reshape(np.fromiter(chain.from_iterable(deals), np.int64), (-1, 3))
+    row, each, documents = table[:, 0], table[:, 1], table[:, 2]
     ends = np.cumsum(documents)
     within = np.arange(lengths.size) - np.repeat(ends - documents, documents)
     dealt = np.repeat(row, documents) + within // np.repeat(each, documents)

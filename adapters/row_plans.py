@@ -298,7 +298,8 @@ def _cover_problems(plan: RowPlan) -> list[Problem]:
     """List the documents whose pieces, and what is dropped of them, do not follow one another to the end."""
     table = np.stack([plan.documents, plan.starts, plan.stops], axis=1)
     table = np.concatenate([table, np.reshape(np.array(plan.dropped, np.int64), (-1, 3))])
-    documents, starts, stops = table[np.lexsort((table[:, 1], table[:, 0]))].T
+    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    documents, starts, stops = table[:, 0], table[:, 1], table[:, 2]
     opens = np.append(True, documents[1:] != documents[:-1])[: documents.size]
     closes = np.append(opens[1:], True)[: documents.size]
     known = (documents >= 0) & (documents < plan.lengths.size)

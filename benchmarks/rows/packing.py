@@ -85,7 +85,7 @@ def _balance(rows_per_rank: int, size: Size) -> Sides:
     """How long all steps take, each as long as its slowest rank, were 1 perfect; the other deals rows at random."""
     lengths = inputs.lognormal_lengths(size.documents, size.sequence, median=1100, spread=1.2).tolist()
     plan = balance_rows(plan_rows(lengths, size.sequence), size.batch, cost=_COST, rows_per_rank=rows_per_rank)
-    drawn = np.random.default_rng(0).permutation(len(plan.rows)).reshape(plan.steps.shape)
+    drawn = np.reshape(np.random.default_rng(0).permutation(len(plan.rows)), plan.steps.shape)
     return Sides(lambda: plan.slowdown, lambda: RankPlan(plan.rows, _COST, drawn).slowdown)
 
 

@@ -89,10 +89,9 @@ def unregister_consumer(name: str) -> None:
     Raises:
         ConsumerError: no consumer has this name, or an installed distribution brings it.
     """
-    _require_known(name)
+    origin = _known_entries(name)[0].origin
     if name not in _REGISTERED:
         remedy = "Uninstall the distribution, or replace its consumer with register_consumer(..., replace=True)."
-        origin = _entries(name)[0].origin
         raise ConsumerError(Problem("consumer", f"comes from {origin}", "unsupported", value=repr(name), remedy=remedy))
     del _REGISTERED[name]
 
@@ -200,8 +199,7 @@ def _ask(name: str, model: nn.Module, implementation: str) -> Decision:
 
 def _entry(name: str) -> _Entry:
     """Find the one consumer that `name` means."""
-    _require_known(name)
-    entries = _entries(name)
+    entries = _known_entries(name)
     if len(entries) > 1:
         raise ConsumerError(_taken(name, entries))
     return entries[0]
@@ -258,10 +256,11 @@ def _load_plugin(point: metadata.EntryPoint, origin: str) -> Consumer:
     return cast("Consumer", loaded)
 
 
-def _require_known(name: object) -> None:
+def _known_entries(name: object) -> list[_Entry]:
+    entries = _entries(name) if isinstance(name, str) else []
+    if entries:
+        return entries
     names = consumer_names()
-    if isinstance(name, str) and name in names:
-        return
     remedy = suggest(name, names) if isinstance(name, str) else "Pass a name, such as 'reference'."
     raise ConsumerError(Problem("consumer", "no consumer has this name", "value", value=repr(name), remedy=remedy))
 

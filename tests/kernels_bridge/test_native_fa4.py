@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -14,8 +14,22 @@ from torch import Tensor, nn
 
 from neatpack.adapters import build_packed_sequence_metadata, gathered_flat
 from neatpack.adapters.strategies import attention_document_ids
-from neatpack.contracts import DependencyError, EncodingError, KernelInputError
-from neatpack.kernels_bridge import configure_packing, gathering, get_binding, native_fa4_attention, varlen_attention
+from neatpack.contracts import (
+    CapabilitiesError,
+    DependencyError,
+    EncodingError,
+    KernelInputError,
+    ModelError,
+    Rejected,
+)
+from neatpack.kernels_bridge import (
+    configure_packing,
+    gathering,
+    get_binding,
+    get_consumer,
+    native_fa4_attention,
+    varlen_attention,
+)
 from neatpack.kernels_bridge import fa4 as package
 from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.consumers import native_fa4
@@ -362,6 +376,31 @@ def test_a_model_that_names_no_mask_is_bound_and_isolates() -> None:
             own = TOKENS[row][ids == number][None]
             single = model(own, _packed_seq_ids=torch.ones_like(own))[0]
             torch.testing.assert_close(packed[row][ids == number], single, rtol=1e-9, atol=1e-10)
+
+
+class Half(nn.Module):
+    uses_native_fa4: bool = True
+
+    def forward(self, input_ids: Tensor, packed_token_indices: Tensor, **rest: object) -> None: ...
+
+
+class Undeclared(nn.Module):
+    packed_mask_type: Literal["document_ids"] = "document_ids"
+
+    def forward(self, input_ids: Tensor, packed_token_indices: Tensor, cu_seqlens: Tensor) -> None: ...
+
+
+def test_a_model_that_does_not_name_its_metadata_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"native_fa4: Half\.forward does not name `cu_seqlens`"):
+        configure_packing("fa4", Half())
+
+
+def test_a_model_that_does_not_say_that_it_calls_the_kernel_is_refused() -> None:
+    with pytest.raises(CapabilitiesError, match="needs a model whose layers call it"):
+        configure_packing("fa4", Undeclared())
+    consumer = get_consumer("native_fa4")
+    assert consumer.decide(Undeclared(), "fa4") == Rejected("it does not declare `uses_native_fa4: bool = True`")
+    assert consumer.decide(Model(), "sdpa") == Rejected("it runs with 'sdpa', and not with 'fa4'")
 
 
 def test_metadata_is_derived_once_per_forward(monkeypatch: pytest.MonkeyPatch) -> None:

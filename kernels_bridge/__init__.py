@@ -24,13 +24,17 @@ from neatpack.kernels_bridge.registry import (
     unregister_consumer,
     use_consumer,
 )
+from neatpack.kernels_bridge.watch import BatchCheck, PackingWatch, check_training_batch, watch_packing
 
 __all__ = [
+    "BatchCheck",
     "Binding",
     "IsolationReport",
     "NothingAttached",
     "PackedCall",
+    "PackingWatch",
     "audit_isolation",
+    "check_training_batch",
     "configure_packing",
     "configure_packing_for_models",
     "consumer_names",
@@ -46,4 +50,5 @@ __all__ = [
     "use_consumer",
     "validate_flash_packing_support",
     "varlen_attention",
+    "watch_packing",
 ]

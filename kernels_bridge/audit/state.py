@@ -16,12 +16,16 @@ Undo = Callable[[], None]
 
 
 @contextmanager
-def preserved(model: nn.Module) -> Generator[None, None, None]:
+def preserved(model: nn.Module, gradients: bool = True) -> Generator[None, None, None]:
     """Within, the model may be called, switched between modes and changed; afterwards it is as it was.
 
     Kept are the attributes of every module, what lists, dicts and sets among them hold, and the values of buffers,
     gradients and other tensors that modules keep. Parameters are kept by reference: whoever writes to one keeps its
     values (see `redrawn_zeros`).
+
+    Args:
+        model: the model.
+        gradients: whether to keep gradients as well. Within `torch.no_grad` there is no need to.
     """
     with ExitStack() as undo, preserved_generators():
         for module in model.modules():
@@ -29,7 +33,7 @@ def preserved(model: nn.Module) -> Generator[None, None, None]:
         binding = get_binding(model)
         if binding is not None:
             _keep_attributes(undo, binding)
-        for parameter in model.parameters():
+        for parameter in model.parameters() if gradients else ():
             if parameter.grad is not None:
                 _keep_values(undo, parameter.grad)
             undo.callback(setattr, parameter, "grad", parameter.grad)

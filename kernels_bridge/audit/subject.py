@@ -119,6 +119,10 @@ class Subject:
         nothing = next(iter(logits.values()))[:0]
         return Answer(tuple(logits.get(index, nothing) for index in range(len(pieces))), tuple(pieces), tuple(kept))
 
+    def logits(self, tokens: Tensor, arguments: Mapping[str, object]) -> Tensor:
+        """Call the model once, without gradients: its logits, `[batch, sequence, vocabulary]`."""
+        return self._call(tokens, arguments, grad=False)[0]
+
     def vocabulary(self) -> int:
         """A number of token ids that the model surely embeds; 256 where nothing tells."""
         sizes: list[object] = [getattr(module, "num_embeddings", None) for module in self._embedding_modules()]

@@ -1,0 +1,377 @@
+"""A watch for training: every so many steps one batch is checked, and a few tokens of it are changed.
+
+What is checked is what the model is called with, since a loop's own view of its batch may be another: a hook before the
+forward sees the arguments as they come, before a binding takes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from typing_extensions import Self
+
+from neatpack.adapters.agreement import scan_agreeing
+from neatpack.adapters.arguments import require_count
+from neatpack.adapters.labels import mask_labels
+from neatpack.adapters.physical import flash_varlen_kwargs
+from neatpack.adapters.segments import Segments
+from neatpack.contracts.batch import LabelShift
+from neatpack.contracts.errors import EncodingError, IsolationError, PackingError, Problem
+from neatpack.kernels_bridge.audit.alone import IDS, LENGTHS
+from neatpack.kernels_bridge.audit.probes import variation
+from neatpack.kernels_bridge.audit.random_state import seeded
+from neatpack.kernels_bridge.audit.state import preserved
+from neatpack.kernels_bridge.audit.subject import Subject
+from neatpack.kernels_bridge.audit.ways import noise_of
+from neatpack.kernels_bridge.binding import get_binding
+from neatpack.kernels_bridge.compiling import eagerly
+from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, METADATA_FIELDS
+from neatpack.kernels_bridge.inspect import find_document_ids
+from neatpack.kernels_bridge.models import positional_arguments, require_module
+
+MOST_PLACES: Final = 512
+"""Places of a row that are given to the model to see whether documents move."""
+
+CHANGED_TOKENS: Final = 4
+"""Tokens of a document that are changed."""
+
+
+@dataclass(frozen=True)
+class BatchCheck:
+    """One batch that was checked and found right.
+
+    Attributes:
+        documents: how many it holds.
+        checked_labels: whether it held labels to look at.
+        changed: index of the document of which tokens were changed, counted over the batch; None where that was not
+            tried, since no row holds two documents within reach, or a field of the batch cannot be cut to a row.
+        moved: the greatest share of their scale by which logits of other documents moved.
+        seconds: how long all of this took.
+    """
+
+    documents: int
+    checked_labels: bool
+    changed: int | None
+    moved: float
+    seconds: float
+
+
+def check_training_batch(
+    model: nn.Module,
+    batch: Mapping[str, object],
+    *,
+    label_shift: LabelShift = "model",
+    most_places: int = MOST_PLACES,
+    turn: int = 0,
+) -> BatchCheck:
+    """Check one batch, and whether the model keeps its documents apart, at the cost of two short forwards.
+
+    Document ids must be valid, whatever else speaks of boundaries must agree with them, and no target may cross one.
+    Then the last tokens of one document are changed, in one row of at most `most_places` places, without gradients
+    and in evaluation mode: no other document may move. The state of the training run stays untouched.
+
+    Args:
+        model: a built module, in any wrapper of torch; what is inside is called.
+        batch: what the model is called with, by name: `input_ids`, int64 `[batch, sequence]`, and at least one field
+            that says where documents end.
+        label_shift: who shifted the labels, see `mask_labels`.
+        most_places: how much of a row is given to the model. It bounds the cost.
+        turn: which document is changed, counted round those that can be.
+
+    Raises:
+        BatchError: nothing in the batch says where documents end.
+        DocumentIdsError: what says so is malformed.
+        EncodingError: entries contradict each other, or a target crosses a boundary.
+        IsolationError: a document reaches another; both are named.
+        ModelTypeError: `model` is no `torch.nn.Module`.
+
+    Example:
+        >>> batch = {"input_ids": torch.arange(4)[None], "document_ids": torch.tensor([[1, 1, 2, 2]])}
+        >>> check_training_batch(nn.Embedding(8, 4), batch).moved
+        0.0
+    """
+    started = time.perf_counter()
+    require_count(most_places, "most_places", "Give the places of a row to look at.")
+    require_count(turn, "turn", "Give the number of the check.")
+    inner = require_module(model)
+    given = {name: value for name, value in batch.items() if value is not None}
+    name, ids = _document_ids(given)
+    scanned = scan_agreeing(ids, given, field=name)
+    labels = given.get("labels")
+    if isinstance(labels, Tensor):
+        _check_labels(labels, scanned.attention, scanned.structural, label_shift)
+    trial = _trial(inner, given, ids, scanned.attention, most_places, turn)
+    moved = 0.0 if trial is None else _moved(inner, trial)
+    seconds = time.perf_counter() - started
+    changed = None if trial is None else trial.number
+    return BatchCheck(len(scanned.attention.documents.rows), isinstance(labels, Tensor), changed, moved, seconds)
+
+
+@dataclass(eq=False)
+class PackingWatch:
+    """Checks one batch every so many forwards in training mode; made by `watch_packing`, and ended by `remove`.
+
+    Attributes:
+        every: forwards between two checks; 0 where only `arm` asks for one.
+        on_problem: what is done with a problem.
+        checks: what was checked and found right, the last 100 of it.
+        problems: how many problems were found.
+        seconds: how long all checks took.
+    """
+
+    every: int
+    label_shift: LabelShift
+    most_places: int
+    on_problem: Callable[[PackingError], None]
+    checks: list[BatchCheck] = field(default_factory=list[BatchCheck])
+    problems: int = 0
+    seconds: float = 0.0
+    _forwards: int = 0
+    _armed: bool = False
+    _busy: bool = False
+    _started: float = field(default_factory=time.perf_counter)
+    _handle: RemovableHandle | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of the time since the watch began that checks took."""
+        return self.seconds / max(time.perf_counter() - self._started, 1e-9)
+
+    def arm(self) -> None:
+        """Check the batch of the next forward in training mode."""
+        self._armed = True
+
+    def remove(self) -> None:
+        """Take the hook off the model. Removing twice changes nothing."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    @eagerly
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """See the arguments of one forward: the pre-hook.
+
+        Raises:
+            PackingError: whatever `on_problem` raises.
+        """
+        if self._busy or not module.training:
+            return
+        due = self._armed or (self.every > 0 and self._forwards % self.every == 0)
+        self._forwards += 1
+        if not due:
+            return
+        self._armed, self._busy = False, True
+        started = time.perf_counter()
+        try:
+            batch = {**dict(zip(positional_arguments(module), args, strict=False)), **kwargs}
+            self._check(module, batch)
+        finally:
+            self._busy = False
+            self.seconds += time.perf_counter() - started
+
+    def _check(self, module: nn.Module, batch: Mapping[str, object]) -> None:
+        turn = len(self.checks) + self.problems
+        try:
+            check = check_training_batch(
+                module, batch, label_shift=self.label_shift, most_places=self.most_places, turn=turn
+            )
+        except PackingError as error:
+            self.problems += 1
+            self.on_problem(error)
+        else:
+            self.checks = [*self.checks[-99:], check]
+
+
+def watch_packing(
+    model: nn.Module,
+    every: int = 100,
+    *,
+    label_shift: LabelShift = "model",
+    most_places: int = MOST_PLACES,
+    on_problem: Callable[[PackingError], None] | None = None,
+) -> PackingWatch:
+    """Watch the batches that a model is trained on.
+
+    Args:
+        model: a built module, in any wrapper of torch.
+        every: forwards in training mode from one check to the next, the first one included; 0 for those alone that
+            `arm` asks for.
+        label_shift: who shifted the labels, see `mask_labels`.
+        most_places: how much of a row is given to the model in a check.
+        on_problem: called with each problem; where None, it is raised in the forward.
+
+    Raises:
+        ModelTypeError: `model` is no `torch.nn.Module`.
+        EncodingError: a number is none, or negative.
+
+    Example:
+        >>> model = nn.Embedding(8, 4)
+        >>> with watch_packing(model) as watch:
+        ...     _ = model(torch.tensor([[1, 2, 3, 4]]))
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.BatchError: batch: nothing in it says where documents end. ...
+    """
+    inner = require_module(model)
+    require_count(every, "every", "Give the forwards between two checks.")
+    require_count(most_places, "most_places", "Give the places of a row to look at.")
+    watch = PackingWatch(every, label_shift, most_places, _raise if on_problem is None else on_problem)
+    # Before all other hooks: a binding takes document ids away.
+    watch._handle = inner.register_forward_pre_hook(watch, prepend=True, with_kwargs=True)  # noqa: SLF001  # its own
+    return watch
+
+
+def _raise(error: PackingError) -> None:
+    raise error
+
+
+def _document_ids(given: Mapping[str, object]) -> tuple[str, Tensor]:
+    order = (DOCUMENT_IDS, "attention_document_ids", "document_ids")
+    for name in order:
+        value = given.get(name)
+        if isinstance(value, Tensor):
+            return name, value
+    readable = {name: value for name, value in given.items() if isinstance(value, (Tensor, int, str))}
+    return "batch", find_document_ids(readable)
+
+
+def _check_labels(labels: Tensor, attention: Segments, structural: Segments, label_shift: LabelShift) -> None:
+    wrong = labels != mask_labels(labels, attention, label_shift, document_ids=structural)
+    if label_shift == "model":
+        wrong[:, 0] = False  # whoever shifts along the row lets go of this one
+    if bool(wrong.any()):
+        row, position = (int(axis[0]) for axis in wrong.nonzero(as_tuple=True))
+        message = "is a target across a boundary, or at padding"
+        remedy = "Set it to -100: apply_packing_contract and mask_labels do."
+        raise EncodingError(Problem("labels", message, "value", row, position, int(labels[row, position]), remedy))
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One row, or its beginning, to be given to the model twice.
+
+    Attributes:
+        tokens: int64 `[1, places]`.
+        changed: the same with the last tokens of one document changed.
+        arguments: what goes with them.
+        ids: int64 `[1, places]`.
+        source: the id of that document.
+        row: which row of the batch it is.
+        number: the index of the document, counted over the batch.
+    """
+
+    tokens: Tensor
+    changed: Tensor
+    arguments: Mapping[str, object]
+    ids: Tensor
+    source: int
+    row: int
+    number: int
+
+
+def _trial(
+    model: nn.Module, given: Mapping[str, object], ids: Tensor, segments: Segments, most_places: int, turn: int
+) -> _Trial | None:
+    """Choose a document that has company, by turns, and cut its row to size; None where there is nothing to try."""
+    tokens = given.get("input_ids")
+    if not isinstance(tokens, Tensor) or tokens.shape != ids.shape:
+        return None
+    places = min(most_places, segments.sequence)
+    documents = segments.documents
+    local_ends = documents.ends - documents.rows * segments.sequence
+    whole = (local_ends <= places).nonzero()[0].tolist()
+    rows = [int(documents.rows[index]) for index in whole]
+    candidates = [index for index, row in zip(whole, rows, strict=True) if rows.count(row) > 1]
+    if not candidates:
+        return None
+    number = candidates[turn % len(candidates)]
+    row = int(documents.rows[number])
+    stop = int(max(local_ends[index] for index, other in zip(whole, rows, strict=True) if other == row))
+    cut = _cut_row(model, given, ids, row, stop)
+    if cut is None:
+        return None
+    own, source = tokens[row : row + 1, :stop], int(documents.ids[number])
+    own_ids = ids[row : row + 1, :stop]
+    last = (own_ids[0] == source).nonzero()[-CHANGED_TOKENS:, 0]
+    changed = own.clone()
+    changed[0, last] = _other_tokens(own[0], own[0, last])
+    return _Trial(own, changed, cut, own_ids, source, row, number)
+
+
+def _other_tokens(known: Tensor, tokens: Tensor) -> Tensor:
+    """Give each token another value that occurs in the row, so that it is surely one that the model embeds; next to the
+    greatest where all are equal."""
+    smallest, greatest = known.min(), known.max()
+    other = torch.where(tokens == smallest, greatest, smallest)
+    return torch.where(other == tokens, torch.where(tokens > 0, tokens - 1, tokens + 1), other)
+
+
+def _cut_row(
+    model: nn.Module, given: Mapping[str, object], ids: Tensor, row: int, stop: int
+) -> dict[str, object] | None:
+    """Cut the arguments to the beginning of one row; None where one of them has axes that are not known."""
+    own = ids[row : row + 1, :stop]
+    binding = get_binding(model)
+    arguments: dict[str, object] = {"use_cache": False}
+    if binding is not None and DOCUMENT_IDS not in given:
+        return None
+    for name, value in given.items():
+        if name in ("input_ids", "labels", *METADATA_FIELDS, *LENGTHS, "qkv_format"):
+            continue
+        if name in FLASH_FIELDS:
+            arguments[name] = flash_varlen_kwargs(own)[name]  # type: ignore[literal-required]
+        elif name == ATTENTION_MASK:
+            arguments[name] = _cut_mask(value, row, stop)
+        elif not isinstance(value, Tensor) or value.ndim == 0:
+            arguments[name] = value
+        elif value.shape[:2] == ids.shape:
+            arguments[name] = value[row : row + 1, :stop]
+        elif value.ndim == 3 and value.shape[1:] == ids.shape:
+            arguments[name] = value[:, row : row + 1, :stop]
+        elif name == "position_ids" and value.shape == (1, ids.shape[1]):
+            arguments[name] = value[:, :stop]
+        else:
+            return None
+    told = {*IDS, *FLASH_FIELDS, ATTENTION_MASK, "seq_idx", "position_ids"} & set(arguments)
+    return arguments if told else None
+
+
+def _cut_mask(mask: object, row: int, stop: int) -> object:
+    if isinstance(mask, Mapping):
+        return {kind: _cut_mask(one, row, stop) for kind, one in cast("Mapping[str, object]", mask).items()}
+    if isinstance(mask, Tensor) and mask.ndim == 4:
+        return mask[row : row + 1, :, :stop, :stop]
+    return mask[row : row + 1, :stop] if isinstance(mask, Tensor) else mask
+
+
+def _moved(model: nn.Module, trial: _Trial) -> float:
+    """Ask the model about both, and give the greatest movement of another document in shares of the scale."""
+    binding = get_binding(model)
+    subject = Subject(model, frozenset({DOCUMENT_IDS} if binding is not None else ()))
+    with torch.no_grad(), preserved(model, gradients=False), seeded():
+        model.eval()
+        before, after = (subject.logits(tokens, trial.arguments) for tokens in (trial.tokens, trial.changed))
+    others = ((trial.ids != trial.source) & (trial.ids != 0))[0]
+    distances = (before - after)[0].abs().amax(dim=1).where(others, 0.0)
+    moved = float(distances.max()) / (variation([before[0]]) or 1.0)
+    if moved > noise_of(model):
+        reached = int(trial.ids[0, int(distances.argmax())])
+        message = f"document {reached} moves when tokens of document {trial.source} change, by {moved:.0e} of the scale"
+        remedy = "Stop: audit_isolation(model, batch) says where documents mix."
+        raise IsolationError(Problem("batch", message, "value", trial.row, int(distances.argmax()), remedy=remedy))
+    return moved

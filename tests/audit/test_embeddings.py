@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neatpack.adapters.document_rows import document_rows
 from neatpack.contracts.errors import ModelError
 from neatpack.kernels_bridge.audit.embeddings import EmbeddingWatch
 from neatpack.kernels_bridge.audit.outputs import find_logits, find_scalars
@@ -140,3 +141,28 @@ def test_scalars_have_names() -> None:
     assert find_scalars(Named(torch.tensor(1.0), LOGITS)) == {"loss": torch.tensor(1.0)}
     assert find_scalars({"aux": torch.tensor(2.0), "count": torch.tensor(2)}) == {"aux": torch.tensor(2.0)}
     assert find_scalars("text") == {}
+
+
+def _in_rows_of_their_own(tokens: Tensor, table: Tensor) -> Tensor:
+    rows = document_rows(torch.tensor([[1, 1, 1, 2, 0], [1, 1, 2, 2, 2]]))
+    return nn.functional.embedding(rows.take(tokens, 0), table)
+
+
+def test_tokens_that_were_moved_are_followed_to_where_they_came_from() -> None:
+    tokens = torch.tensor([[10, 11, 12, 20, 99], [30, 31, 40, 41, 42]])
+    with EmbeddingWatch(tokens) as watch:
+        looked_up = _in_rows_of_their_own(tokens, torch.randn(100, 3))
+    (leaf,) = watch.leaves
+    assert leaf.shape == (2, 5, 3)
+    for row, place, source in ((0, 2, (0, 2)), (1, 0, (0, 3)), (2, 1, (1, 1)), (3, 0, (1, 2))):
+        (gradient,) = torch.autograd.grad(looked_up[row, place].sum(), leaf, retain_graph=True)
+        assert gradient.nonzero()[:, :2].unique(dim=0).tolist() == [list(source)]
+    (gradient,) = torch.autograd.grad(looked_up[1, 1:].sum(), leaf)
+    assert not gradient.any()  # padding of a row came from nowhere
+
+
+def test_tokens_that_were_changed_are_not_taken_for_moved_ones() -> None:
+    tokens = torch.tensor([[10, 11, 12], [13, 14, 15]])
+    with EmbeddingWatch(tokens) as watch:
+        nn.functional.embedding((tokens.flatten()[:4] * 7) % 100, torch.randn(100, 3))
+    assert watch.leaves == []

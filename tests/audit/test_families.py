@@ -113,3 +113,10 @@ def test_mechanisms_of_other_families(
 ) -> None:
     finding = audit_models([ModelType(name)], texts, paths=[path]).models[0].paths[path]
     assert (finding.verdict, finding.kind) == expected
+
+
+@pytest.mark.parametrize("name", ["codegen", "mamba"])
+def test_a_model_that_is_asked_document_by_document_is_clean_once_configured(texts: list[bytes], name: str) -> None:
+    model = audit_models([ModelType(name)], texts, paths=["configured"]).models[0]
+    assert model.configured.consumer == "per_document"
+    assert (model.paths["configured"].verdict, model.paths["configured"].gradient) == ("clean", 0.0)

@@ -65,6 +65,7 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
         2,
         (
             "expert_layer_period",
+            "index_topk_blocks",
             "linear_num_key_heads",
             "moe_k",
             "moe_topk",
@@ -100,7 +101,11 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
         (
             "attention_chunk_size",
             "attention_window_size",
+            "floor_scale",
+            "index_block_size",
             "local_attention",
+            "local_attention_window_len",
+            "log_scaling_n_floor",
             "sliding_window",
             "sliding_window_size",
             "window_size",
@@ -301,6 +306,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8, "n_groups": 1},
+    "longformer": {"attention_window": WINDOW},
     "luke": {"entity_vocab_size": 16, "entity_emb_size": 32},
     "mixtral": {"sliding_window": WINDOW},
     "neomme": {"head_dim": 16},

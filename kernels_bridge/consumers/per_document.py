@@ -119,8 +119,10 @@ def _reason_against(model: nn.Module) -> str | None:
     own_type = declared_mask_type(model)
     if own_type is not None:
         return f"it declares that it takes {own_type!r} itself"
-    if declared_flag(model, "requires_packed_sequence_metadata") or declared_flag(model, "uses_native_fa4"):
-        return "it declares that it takes packed sequence metadata itself"
+    own = ("requires_packed_sequence_metadata", "uses_native_fa4", "uses_thd")
+    flag = next((name for name in own if declared_flag(model, name)), None)
+    if flag is not None:
+        return f"it declares `{flag}`, and so takes packed rows itself"
     if "input_ids" not in (forward_arguments(model) or ()):
         return f"{type(model).__name__}.forward does not name `input_ids`, so its tokens cannot be told apart"
     config: object = getattr(model, "config", None)

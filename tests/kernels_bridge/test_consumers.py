@@ -234,8 +234,7 @@ def test_packed_rows_take_no_cache() -> None:
         ("lfm2", "'conv'"),
         ("qwen3_next", "'linear_attention'"),
         ("llama4_text", "chunks"),
-        ("bert", "not causal"),
-        ("bart", "not causal"),
+        ("bart", "positions do not restart"),
     ],
 )
 def test_families_that_need_more_are_rejected(name: str, reason: str) -> None:
@@ -244,6 +243,15 @@ def test_families_that_need_more_are_rejected(name: str, reason: str) -> None:
         with pytest.raises(ModelError, match=reason):
             configure_packing("eager", model, consumer=consumer)
     assert get_binding(model) is None
+
+
+def test_layers_that_are_not_causal_are_rejected() -> None:
+    model = tiny("llama")
+    attention = next(layer for layer in model.modules() if type(layer).__name__ == "LlamaAttention")
+    cast("Any", attention).is_causal = False
+    for consumer in ("reference", "block_causal"):
+        with pytest.raises(ModelError, match="its LlamaAttention is not causal"):
+            configure_packing("eager", model, consumer=consumer)
 
 
 def test_all_layers_that_slide_get_the_windowed_mask() -> None:

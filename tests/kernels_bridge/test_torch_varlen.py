@@ -159,7 +159,6 @@ def with_dropout() -> nn.Module:
         (tiny("gemma2"), "softcap"),
         (tiny("gpt_oss"), "sinks"),
         (with_dropout(), "drops no weights"),
-        (tiny("bart"), "not causal"),
         (tiny("gptj"), "attention interface"),
     ],
 )

@@ -163,8 +163,15 @@ def is_flash(name: str) -> bool:
 
 
 def forward_arguments(model: nn.Module) -> tuple[str, ...] | None:
-    """Name the arguments that the model's forward spells out, in order; None where they cannot be read."""
-    return _argument_names(model, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY))
+    """Name the arguments that the model's forward spells out, in order; None where they cannot be read.
+
+    An adapter model, as PEFT makes them, hands its `**kwargs` on to its base model, whose arguments then count as well.
+    """
+    names = _argument_names(model, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY))
+    base = _adapted(model)
+    if names is None or base is None or not takes_any_keyword(model):
+        return names
+    return tuple(dict.fromkeys((*names, *(forward_arguments(base) or ()))))
 
 
 def positional_arguments(model: nn.Module) -> tuple[str, ...]:
@@ -175,6 +182,13 @@ def positional_arguments(model: nn.Module) -> tuple[str, ...]:
 def takes_any_keyword(model: nn.Module) -> bool:
     """Tell whether the model's forward has a `**kwargs`. What becomes of them is not said."""
     return bool(_argument_names(model, (inspect.Parameter.VAR_KEYWORD,)))
+
+
+def _adapted(model: nn.Module) -> nn.Module | None:
+    """The model around which adapters were put; None where `model` says of none."""
+    get_base_model: object = getattr(model, "get_base_model", None)
+    base: object = get_base_model() if callable(get_base_model) else None
+    return base if isinstance(base, nn.Module) and base is not model else None
 
 
 def _argument_names(model: nn.Module, kinds: tuple[object, ...]) -> tuple[str, ...] | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -33,6 +34,10 @@ _PADDING: Final = "."
 _HOLE: Final = "_"
 
 
+RowLengths: TypeAlias = tuple[tuple[int, ...], ...]
+"""The lengths of the documents of each row."""
+
+
 @dataclass(frozen=True)
 class Inspection:
     """What was found in a batch.
@@ -45,6 +50,7 @@ class Inspection:
         agreeing: the other fields that say the same.
         disagreements: for each that does not, what it says, and where.
         uncompared: the entries that were neither read nor compared.
+        said: by field, the lengths of the documents of each row by it; of every field that says as much.
     """
 
     source: str
@@ -54,6 +60,7 @@ class Inspection:
     agreeing: tuple[str, ...]
     disagreements: tuple[str, ...]
     uncompared: tuple[str, ...] = ()
+    said: Mapping[str, RowLengths] = field(default_factory=dict[str, RowLengths])
 
 
 def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
@@ -81,7 +88,8 @@ def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
     segments = scan_segments(ids, field=source)
     agreeing, disagreements = _compare(source, ids, entries)
     holes = _find_holes(ids, segments, tensors)
-    return Inspection(source, ids, segments, holes, agreeing, disagreements, _uncompared(source, entries))
+    uncompared = _uncompared(source, entries)
+    return Inspection(source, ids, segments, holes, agreeing, disagreements, uncompared, _said(entries))
 
 
 def find_document_ids(entries: Mapping[str, BatchEntry]) -> Tensor:
@@ -120,6 +128,7 @@ def inspection_lines(inspection: Inspection, width: int) -> list[Line]:
     for row in range(segments.batch):
         lines += _row_lines(inspection, row, width)
     lines.append(line(""))
+    lines += _said_lines(inspection, width)
     if inspection.agreeing:
         lines += _wrapped(f"agree: {', '.join(inspection.agreeing)}", width, "green")
     for disagreement in inspection.disagreements:
@@ -135,6 +144,31 @@ def _find_source(tensors: Mapping[str, Tensor]) -> str:
         remedy = f"Save one of {', '.join(_SOURCES)}."
         raise BatchError(Problem("batch", "nothing in it says where documents end", "missing", remedy=remedy))
     return source
+
+
+def _said(entries: Mapping[str, BatchEntry]) -> dict[str, RowLengths]:
+    """Read the documents from every field that can be read on its own."""
+    tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
+    said: dict[str, RowLengths] = {}
+    for name, read in _SOURCES.items():
+        if _has(name, tensors) and (name != "seq_lens" or tensors[name].ndim == 2):
+            with suppress(PackingError):  # what is malformed is told as a disagreement
+                documents = scan_segments(read(entries)).documents
+                rows = range(documents.counts.size)
+                said[name] = tuple(tuple(documents.lengths[documents.rows == row].tolist()) for row in rows)
+    return said
+
+
+def _said_lines(inspection: Inspection, width: int) -> Iterator[Line]:
+    """Say where each field has documents end that is not the one that was drawn, one line each."""
+    drawn = inspection.said.get(inspection.source)
+    names = [name for name in inspection.said if name != inspection.source]
+    longest = max(map(len, names), default=0)
+    for name in names:
+        rows = inspection.said[name]
+        words = "as drawn" if rows == drawn else "; ".join(" ".join(map(str, row)) or "none" for row in rows)
+        text = textwrap.shorten(words, max(10, width - longest - 7), placeholder=" ...")
+        yield (Span(f"{name:<{longest}}  says "[: width - 10], "dim"), Span(text, "" if rows == drawn else "yellow"))
 
 
 def _row_lines(inspection: Inspection, row: int, width: int) -> Iterator[Line]:

@@ -60,6 +60,26 @@ def test_rows_are_drawn_with_lengths_and_padding() -> None:
     assert lines[3:7] == ["0 aaabb.", "  lengths 3 2, padding 1", "1 aaaa..", "  lengths 4, padding 2"]
 
 
+def test_every_encoding_says_what_it_says() -> None:
+    entries = _every_encoding([3, 2, 4], 6)
+    entries["position_ids"] = torch.tensor([[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 0, 0]])
+    lines = _strip(entries)
+    assert [line for line in lines if " says " in line] == [
+        "document_ids          says as drawn",
+        "packed_token_indices  says as drawn",
+        "cu_seq_lens_q         says as drawn",
+        "position_ids          says 2 3; 4",
+    ]
+    assert any(line.startswith("DISAGREES: position_ids[row 0, position 2] = 0") for line in lines)
+
+
+@pytest.mark.parametrize("lengths", [torch.tensor([3, 2]), torch.tensor(3), torch.zeros(1, 2, 2)])
+def test_lengths_that_are_none_are_told_as_such(lengths: Tensor) -> None:
+    entries = _batch([3, 2], 6)
+    lines = _strip({**entries, "seq_lens": lengths})
+    assert any(line.startswith("DISAGREES: seq_lens") for line in lines)
+
+
 def test_a_long_row_is_drawn_to_scale_with_its_short_documents() -> None:
     entries = _batch([90, 1, 60], 200)
     lines = _strip(entries, width=42)

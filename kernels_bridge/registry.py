@@ -114,8 +114,8 @@ def consumer_names() -> tuple[str, ...]:
     """Name the consumers in order of preference: neatpack's own, those registered in code, those installed.
 
     Example:
-        >>> consumer_names()[-1]
-        'reference'
+        >>> consumer_names()[:3]
+        ('native_fa4', 'thd', 'declared')
     """
     return tuple(dict.fromkeys((*_REGISTERED, *sorted(_plugins()))))
 

@@ -94,7 +94,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> Non
     monkeypatch.setattr(native_fa4, "device_capability", device_capability)
 
 
-def states(case: Case) -> list[Tensor]:
+def states(case: Case, head_dim: int = 8, value_dim: int = 16) -> list[Tensor]:
     """Query, key, value and sinks, float64, that need gradients. Padding holds something as well."""
     generator = torch.Generator().manual_seed(5)
 
@@ -103,7 +103,8 @@ def states(case: Case) -> list[Tensor]:
 
     places = tuple(case.ids.shape)
     heads = case.heads * case.groups
-    return [draw(*places, heads, 8), draw(*places, case.heads, 8), draw(*places, case.heads, 16), draw(heads)]
+    query, key = draw(*places, heads, head_dim), draw(*places, case.heads, head_dim)
+    return [query, key, draw(*places, case.heads, value_dim), draw(heads)]
 
 
 def attend(case: Case, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor) -> Tensor:
@@ -481,7 +482,7 @@ def test_the_real_kernel_equals_each_document_spelled_out(
     except DependencyError as error:
         pytest.skip(str(error))
     case = replace(BUSY, **options)
-    inputs = states(case)
+    inputs = states(case, 64, 64)
     half = [one.detach().to("cuda", torch.bfloat16).requires_grad_() for one in inputs]
     flat = gathered_flat(case.ids.cuda())
     output = native_fa4_attention(

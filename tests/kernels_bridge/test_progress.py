@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 
 import pytest
 
-from neatpack.kernels_bridge import terminal
 from neatpack.kernels_bridge.terminal import progress_of
 
 
@@ -37,7 +37,7 @@ def test_on_a_terminal_a_bar_moves_and_goes(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_rich_a_terminal_has_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     stream = _Terminal()
     with progress_of(1, stream) as advance:
         advance("one: clean")

@@ -112,6 +112,8 @@ def _require_targets(given: argparse.Namespace) -> None:
         given.misuse("give either targets or --all")
     if misplaced and not given.all:
         given.misuse(f"{', '.join(misplaced)}: only with --all")
+    if given.all and (given.batch is not None or given.keep_weights):
+        given.misuse("--batch, --keep-weights: only with targets")
 
 
 def _audit_everything(given: argparse.Namespace) -> int:

@@ -103,6 +103,8 @@ def test_what_cannot_be_done_gives_2_and_says_why(
         ["audit", CLEAN, "--workers", "2"],
         ["audit", CLEAN, "--page"],
         ["audit", "--all", "--workers", "0"],
+        ["audit", "--all", "--keep-weights"],
+        ["audit", "--all", "--batch", "batch.json"],
         ["inspect"],
         ["no-such-command"],
         ["audit", CLEAN, "--no-option"],

@@ -28,6 +28,9 @@ WAYS: Final[tuple[Way, ...]] = get_args(Way)
 
 CLEAN: Final = "clean"
 
+_COUNTS_FROM_PADDING: Final = "create_position_ids_from_input_ids"
+"""What Transformers calls the method of embeddings that makes such positions."""
+
 _WHOLE_ROWS: Final[frozenset[Way]] = frozenset({"varlen", "masks"})
 """Ways that reach attention alone, in which layers of other kinds would mix documents."""
 
@@ -167,6 +170,11 @@ def recurrent_knowledge(model: nn.Module) -> Knowledge:
     if not recurrent_arguments(model):
         return Knowledge(False, "of no kernel of its layers is it known that it takes boundaries", True)
     return _on_installed_versions(CLEAN)
+
+
+def counts_from_padding(model: nn.Module) -> bool:
+    """Tell whether a model's own positions begin after its padding token, as RoBERTa's do, and not at zero."""
+    return any(hasattr(type(module), _COUNTS_FROM_PADDING) for module in model.modules())
 
 
 def _on_installed_versions(finding: str) -> Knowledge:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from neatpack.adapters.document_rows import DocumentRows, document_rows
+from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import ModelError, Problem
@@ -25,7 +26,7 @@ from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.attachments import NothingAttached
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, PackedCall
-from neatpack.kernels_bridge.families import knowledge
+from neatpack.kernels_bridge.families import counts_from_padding, knowledge
 from neatpack.kernels_bridge.hf_models import shared_with_another, without_cache
 from neatpack.kernels_bridge.models import declared_flag, declared_mask_type, forward_arguments, text_config
 from neatpack.kernels_bridge.moved_arguments import COUPLING, LABELS, moved_arguments, require_per_token
@@ -153,10 +154,18 @@ def _arguments(model: nn.Module, call: PackedCall, rows: DocumentRows, batch: in
     """Give the arguments of one call: what is per token moved to the documents' rows, and a mask if they are padded."""
     names = forward_arguments(model) or ()
     arguments = moved_arguments(call, rows, batch)
+    if counts_from_padding(model) and _counts_from_zero(call):
+        arguments["position_ids"] = None
     arguments.update(without_cache(model))
     if ATTENTION_MASK in names and rows.is_padded(batch):
         arguments[ATTENTION_MASK] = (~rows.padding[batch]).to(torch.int64)
     return arguments
+
+
+def _counts_from_zero(call: PackedCall) -> bool:
+    """Whether the positions of a call are the usual ones, which a model may replace by its own."""
+    positions = call.arguments.get("position_ids")
+    return isinstance(positions, Tensor) and torch.equal(positions, build_position_ids(call.structural).to(positions))
 
 
 def _joined_losses(model: nn.Module, call: PackedCall, rows: DocumentRows, losses: list[Tensor]) -> Tensor:

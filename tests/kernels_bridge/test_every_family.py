@@ -10,7 +10,7 @@ from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
 from neatpack.kernels_bridge.family_table import FINDINGS
 
 # One of each mechanism that leaves nothing but one document per row, and one call per length among them.
-SAMPLE = ("bamba", "cpmant", "deepseek_v4", "prophetnet", "rwkv")
+SAMPLE = ("bamba", "camembert", "cpmant", "deepseek_v4", "prophetnet", "rwkv")
 
 
 def unclean(*names: str) -> dict[str, str]:

@@ -91,11 +91,12 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
     if not interface_modules(model):
         return Rejected("it has no layer that dispatches attention through Transformers' attention interface")
     metadata = declared_flag(model, "requires_packed_sequence_metadata")
-    reason = _not_causal(model) or shared_with_another(model, consumer)
+    reason = _not_causal(model)
     if metadata and not set(NEEDED).issubset(forward_arguments(model) or ()):
         reason = f"it requires packed sequence metadata, but its forward does not name {', '.join(NEEDED)}"
     elif not metadata:
-        reason = known.evidence if known.is_right is False else reason
+        reason = reason or (known.evidence if known.is_right is False else None)
+    reason = reason or shared_with_another(model, consumer)
     capabilities = PackingCapabilities(mask_type, metadata)
     return Accepted(capabilities, known.evidence, known.verified) if reason is None else Rejected(reason)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from benchmarks.records import Row, Sides
-from benchmarks.rows import block_mask, device_cost, gathered, masks, packing, physical, positions
+from benchmarks.rows import block_mask, device_cost, gathered, masks, packing, per_document, physical, positions
 
 
 def all_rows() -> list[Row]:
     """Give every row, in the order of the table."""
-    modules = (gathered, physical, positions, block_mask, packing, masks, device_cost)
+    modules = (gathered, physical, positions, block_mask, packing, masks, per_document, device_cost)
     return [row for module in modules for row in module.rows()]
 
 

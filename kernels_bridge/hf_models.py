@@ -91,12 +91,11 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
     if not interface_modules(model):
         return Rejected("it has no layer that dispatches attention through Transformers' attention interface")
     metadata = declared_flag(model, "requires_packed_sequence_metadata")
-    reason = _not_causal(model)
+    reason = _not_causal(model) or shared_with_another(model, consumer)
     if metadata and not set(NEEDED).issubset(forward_arguments(model) or ()):
         reason = f"it requires packed sequence metadata, but its forward does not name {', '.join(NEEDED)}"
     elif not metadata:
-        reason = reason or (known.evidence if known.is_right is False else None)
-    reason = reason or shared_with_another(model, consumer)
+        reason = known.evidence if known.is_right is False else reason
     capabilities = PackingCapabilities(mask_type, metadata)
     return Accepted(capabilities, known.evidence, known.verified) if reason is None else Rejected(reason)
 

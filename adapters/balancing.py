@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,16 +70,25 @@ def balance_rows(
     return _deal(plan, np.arange(len(plan)), (ranks, rows_per_rank), cost, remainder, seed)
 
 
-def resume_rows(state: Mapping[str, object], *, ranks: int | None = None, rows_per_rank: int | None = None) -> RankPlan:
+def resume_rows(
+    state: Mapping[str, object],
+    *,
+    ranks: int | None = None,
+    rows_per_rank: int | None = None,
+    remainder: Remainder | None = None,
+) -> RankPlan:
     """Go on with what was left of a plan over ranks, on as many ranks or on others.
 
-    On as many, with as many rows, the steps go on as they would have. On others, the rows that are left and those
-    that were carried are dealt anew. No row of the steps that were done comes back, and none of the others is lost.
+    On as many, with as many rows and the same remainder, the steps go on as they would have. On others, the rows that
+    are left and those that were carried are dealt anew. No row of the steps that were done comes back, and none of the
+    others is lost.
 
     Args:
         state: what `RankPlan.state(done)` gave.
         ranks: how many ranks share each step from now on; None for as many as before.
         rows_per_rank: rows that each takes in a step from now on; None for as many as before.
+        remainder: what becomes of rows that do not fill a last step, as `balance_rows` takes it; None for the same as
+            before. Near the end of a plan too few pieces may be left to spread: "carry" and "pad" always do.
 
     Raises:
         PlanError: the state is none, or an argument is as `balance_rows` refuses it.
@@ -93,16 +103,17 @@ def resume_rows(state: Mapping[str, object], *, ranks: int | None = None, rows_p
         RankPlan(1 steps of 1 rows on 4 ranks, slowdown 1.280, 0 rows carried)
     """
     before = RankPlan.from_state(state)
-    shape = (
-        before.ranks if ranks is None else ranks,
-        before.rows_per_rank if rows_per_rank is None else rows_per_rank,
-    )
-    if shape == (before.ranks, before.rows_per_rank):
+    remedy = "Give a positive int, or None for as many as before."
+    if ranks is not None:
+        ranks = require_count(ranks, "ranks", remedy, least=1, error=PlanError)
+    if rows_per_rank is not None:
+        rows_per_rank = require_count(rows_per_rank, "rows_per_rank", remedy, least=1, error=PlanError)
+    shape = (ranks or before.ranks, rows_per_rank or before.rows_per_rank)
+    remainder = before.remainder if remainder is None else require_remainder(remainder)
+    if (shape, remainder) == ((before.ranks, before.rows_per_rank), before.remainder):
         return before
-    for name, count in zip(("ranks", "rows_per_rank"), shape, strict=True):
-        require_count(count, name, "Give a positive int, or None for as many as before.", least=1, error=PlanError)
     left = np.append(before.steps[before.steps != PADDING_ROW], np.array(before.carried, np.int64))
-    return _deal(before.rows, np.sort(left), shape, before.cost, before.remainder, before.seed)
+    return _deal(before.rows, np.sort(left), shape, before.cost, remainder, before.seed)
 
 
 def _deal(
@@ -119,7 +130,7 @@ def _deal(
         rows = np.append(rows, np.full(missing, PADDING_ROW))
     elif missing:
         rows = np.append(rows, len(plan) + np.arange(missing))
-        plan = _spread(plan, rows[:-missing], missing, step, cost)
+        plan = _spread(plan, rows[:-missing], missing, shape, cost)
     costs = np.append(row_costs(plan, cost), 0.0)[rows]
     groups = np.reshape(rows[np.argsort(-costs, kind="stable")], (-1, shape[0]))
     drawn = np.reshape(groups[_drawn_order(len(groups), seed)], (-1, step))
@@ -149,20 +160,25 @@ def _deal_step(rows: Integers, costs: _Costs, shape: tuple[int, int]) -> list[li
     return dealt
 
 
-def _spread(plan: RowPlan, rows: Integers, missing: int, step: int, cost: AttentionCost) -> RowPlan:
-    """Move pieces of some of the rows into new ones behind all others, so that the rows of one step cost alike."""
+def _spread(plan: RowPlan, rows: Integers, missing: int, shape: tuple[int, int], cost: AttentionCost) -> RowPlan:
+    """Move pieces of some of the rows into new ones behind all others, so that the rows of one step cost alike.
+
+    No row comes to hold more pieces than the plan's fullest did: a bound that the plan keeps stays kept.
+    """
     counts = np.diff(plan.bounds)
-    givers = _givers(counts[rows], missing, step)
+    givers = _givers(counts[rows], missing, shape[0] * shape[1])
     if givers is None:
-        message = f"{int(counts[rows].sum())} pieces of documents cannot fill {rows.size + missing} rows"
+        total = rows.size + missing
+        message = f"{int(counts[rows].sum())} pieces of documents cannot fill {total} rows, {shape[1]} a rank and step"
         remedy = 'Give fewer ranks or rows per rank, or say remainder="carry" or remainder="pad".'
-        raise PlanError(Problem("ranks", message, "value", value=step, remedy=remedy))
+        raise PlanError(Problem("ranks", message, "value", value=shape[0], remedy=remedy))
     row_of = np.repeat(np.arange(len(plan)), counts)
     touched = np.append(rows[givers], len(plan) + np.arange(missing))
     moved = np.flatnonzero(np.isin(row_of, touched))
     local = np.searchsorted(np.sort(touched), row_of[moved])
     lengths = plan.piece_lengths[moved]
-    row_of[moved] = np.sort(touched)[_even_out(local, lengths, cost.of(lengths), touched.size, plan.capacity)]
+    most = _Room(plan.capacity, int(counts.max()))
+    row_of[moved] = np.sort(touched)[_even_out(local, lengths, cost.of(lengths), touched.size, most)]
     order = radix_order(row_of, row_of.size)
     bounds = np.append(0, np.cumsum(np.bincount(row_of)))
     documents, starts, stops = (array[order] for array in (plan.documents, plan.starts, plan.stops))
@@ -179,7 +195,14 @@ def _givers(counts: Integers, missing: int, step: int) -> Integers | None:
     return order[: max(step - missing, int(np.argmax(spare)) + 1)]
 
 
-def _even_out(row_of: Integers, lengths: Integers, costs: _Costs, rows: int, capacity: int) -> Integers:
+class _Room(NamedTuple):
+    """What a row holds at most."""
+
+    tokens: int
+    pieces: int
+
+
+def _even_out(row_of: Integers, lengths: Integers, costs: _Costs, rows: int, most: _Room) -> Integers:
     """Move pieces one by one from the costliest row that has two to the cheapest, as long as that evens them out."""
     row_of = np.array(row_of)
     loads = np.bincount(row_of, weights=costs, minlength=rows)
@@ -187,12 +210,12 @@ def _even_out(row_of: Integers, lengths: Integers, costs: _Costs, rows: int, cap
     held = np.bincount(row_of, minlength=rows)
     while True:
         giver = int(np.argmax(np.where(held > 1, loads, -1.0)))
-        taker = int(np.argmin(loads))
+        taker = int(np.argmin(np.where(held < most.pieces, loads, np.inf)))
         pieces = np.flatnonzero(row_of == giver)
         after = np.maximum(loads[giver] - costs[pieces], loads[taker] + costs[pieces])
-        after[tokens[taker] + lengths[pieces] > capacity] = np.inf
+        after[tokens[taker] + lengths[pieces] > most.tokens] = np.inf
         best = int(np.argmin(after))
-        if held[giver] < 2 or after[best] >= loads[giver]:
+        if held[giver] < 2 or held[taker] >= most.pieces or after[best] >= loads[giver]:
             return row_of
         piece = pieces[best]
         row_of[piece] = taker

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, is_count, require_count, require_instance
+from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, is_choice, is_count, require_count, require_instance
 from neatpack.adapters.best_fit import best_fit, radix_order
 from neatpack.adapters.first_fit import first_fit
 from neatpack.adapters.row_plans import Piece, RowPlan
@@ -187,6 +187,6 @@ def _long_problem(document: int, length: int, capacity: int) -> Problem:
 
 
 def _require_choice(value: object, choices: tuple[str, ...], field: str) -> None:
-    if value not in choices:
+    if not is_choice(value, choices):
         remedy = f"Give one of {', '.join(map(repr, choices))}."
-        raise PlanError(Problem(field, "is no such choice", "value", value=value, remedy=remedy))
+        raise PlanError(Problem(field, "is no such choice", "value", value=repr(value), remedy=remedy))

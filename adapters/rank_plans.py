@@ -10,7 +10,7 @@ from typing import Final, Literal, TypedDict, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import require_count, require_instance
+from neatpack.adapters.arguments import is_choice, require_count, require_instance
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.plan_states import read_numbers, read_version
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan, RowPlanState, frozen
@@ -179,11 +179,10 @@ def require_remainder(value: object) -> Remainder:
     Raises:
         PlanError: it is no such choice.
     """
-    found: Remainder | None = next((choice for choice in REMAINDERS if choice == value), None)
-    if found is None:
+    if not is_choice(value, REMAINDERS):
         remedy = f"Give one of {', '.join(map(repr, REMAINDERS))}."
-        raise PlanError(Problem("remainder", "is no such choice", "value", value=value, remedy=remedy))
-    return found
+        raise PlanError(Problem("remainder", "is no such choice", "value", value=repr(value), remedy=remedy))
+    return cast("Remainder", value)
 
 
 def require_seed(value: object) -> int:

@@ -156,6 +156,42 @@ def test_resuming_loses_and_repeats_nothing(
     assert -1 not in _dealt(resumed) or group.remainder == "pad"
 
 
+@holds_for(
+    lengths=_LENGTHS, capacity=st.integers(4, 16), bound=st.integers(1, 4), group=_GROUPS, other=_GROUPS, data=st.data()
+)
+def test_no_row_takes_more_pieces_than_the_fullest_row_of_the_plan(
+    lengths: list[int], capacity: int, bound: int, group: Group, other: Group, data: st.DataObject
+) -> None:
+    given = plan_rows(lengths, capacity, overlong="split", documents_per_row=bound)
+    assume(_can_fill(given.documents.size, len(given), group))
+    plan = group.balance(given)
+    assert max(map(len, plan.rows.pieces)) <= bound
+    state = plan.state(data.draw(st.integers(0, len(plan))))
+    left = np.append(np.reshape(state["steps"], -1), state["carried"]).astype(int)
+    pieces = sum(len(plan.rows.pieces[row]) for row in left if row >= 0)
+    assume(_can_fill(pieces, int((left >= 0).sum()), other))
+    resumed = resume_rows(state, ranks=other.ranks, rows_per_rank=other.rows_per_rank, remainder=other.remainder)
+    assert max(map(len, resumed.rows.pieces)) <= bound
+
+
+@pytest.mark.parametrize(("remainder", "steps", "carried"), [("carry", 0, 2), ("pad", 1, 0)])
+def test_what_is_too_little_to_spread_is_resumed_with_another_remainder(
+    remainder: Remainder, steps: int, carried: int
+) -> None:
+    state = balance_rows(plan_rows([4, 4, 4, 4], 4), 2, cost=_COST).state(done=1)
+    with pytest.raises(PlanError, match=r"^ranks = 3: 2 pieces of documents cannot fill 6 rows, 2 a rank and step"):
+        resume_rows(state, ranks=3, rows_per_rank=2)
+    resumed = resume_rows(state, ranks=3, rows_per_rank=2, remainder=remainder)
+    assert (len(resumed), len(resumed.carried), resumed.remainder) == (steps, carried, remainder)
+
+
+def test_rows_that_were_carried_are_dealt_where_the_remainder_is_another() -> None:
+    plan = balance_rows(plan_rows([4, 3, 3], 4), 2, cost=_COST, remainder="carry")
+    assert len(plan.carried) == 1
+    assert resume_rows(plan.state(done=1), remainder="carry").carried == plan.carried
+    assert sorted(_dealt(resume_rows(plan.state(done=1), remainder="pad"))) == [-1, *plan.carried]
+
+
 def test_what_was_saved_twice_is_resumed_twice() -> None:
     lengths = np.random.default_rng(0).integers(1, 30, 200).tolist()
     plan = balance_rows(plan_rows(lengths, 32), 4, cost=_COST)

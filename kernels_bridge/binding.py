@@ -107,11 +107,6 @@ class Binding:
         self._model = None
         self._attachment.detach()
 
-    def forget(self) -> None:
-        """Forget the last packed forward: `calls` and `boundaries` are again as before the first."""
-        self._call = None
-        self._record = CallRecord()
-
     @contextmanager
     def suspended(self) -> Generator[None, None, None]:
         """Let the model compute as if nothing were bound, for the length of a `with` block."""
@@ -137,7 +132,8 @@ class Binding:
         """
         if self._suspended:
             return None
-        self.forget()  # which lets go of the last mask before the next is built
+        self._call = None
+        self._record = CallRecord()  # which lets go of the last mask before the next is built
         with raising_together(self.group if module.training else None):
             return self._rewrite(module, *name_arguments(module, args, kwargs))
 
@@ -178,7 +174,9 @@ class Binding:
         if call is None or output is None:
             return output
         consumer = get_consumer(self.consumer)
-        return consumer.restore(module, call, output) if isinstance(consumer, RestoringConsumer) else output
+        if not isinstance(consumer, RestoringConsumer):
+            return output
+        return cast("RestoringConsumer[nn.Module, PackedCall]", consumer).restore(module, call, output)
 
     def _pass_through(self, named: Mapping[str, object]) -> None:
         """Let one call compute as if nothing were bound, until `leave`."""

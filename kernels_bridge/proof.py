@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -14,9 +14,10 @@ from neatpack.contracts.errors import ModelError, Problem
 from neatpack.kernels_bridge.audit.configured import kernel_calls
 from neatpack.kernels_bridge.audit.documents import pack_documents
 from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_earlier_tokens, measure
+from neatpack.kernels_bridge.audit.state import preserved
 from neatpack.kernels_bridge.audit.subject import Subject
 from neatpack.kernels_bridge.audit.targets import layer_windows
-from neatpack.kernels_bridge.audit.verdicts import THRESHOLD
+from neatpack.kernels_bridge.audit.ways import noise_of
 from neatpack.kernels_bridge.binding import Binding
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS
 from neatpack.kernels_bridge.models import require_module
@@ -46,8 +47,6 @@ def prove(model: nn.Module, binding: Binding) -> None:
             reason = _reason_against(inner, binding)
         except Exception as error:
             raise _unproved(inner, f"a trial forward raised {type(error).__name__}: {error}") from error
-        finally:
-            binding.forget()
     if reason is not None:
         raise _unproved(inner, reason)
 
@@ -61,7 +60,7 @@ def _reason_against(model: nn.Module, binding: Binding) -> str | None:
     seen = kernel_calls(binding, packed, layer_windows(model))
     if seen is not None and not seen.boundaries_seen:
         return f"its attention was called {seen.calls} times, and not with the boundaries of the batch"
-    noise = max(THRESHOLD, torch.finfo(answer.logits[0].dtype).eps)
+    noise = noise_of(model)
     reason = _leak(measure(ask, answer, packed, None), noise)
     if reason is None and answers_to_earlier_tokens(ask, answer, packed) <= noise:
         reason = "no token of a document answers to an earlier one, so that a leak could not be seen"
@@ -112,29 +111,10 @@ def _is_sharded(model: nn.Module) -> bool:
 @contextmanager
 def _undisturbed(model: nn.Module) -> Generator[None, None, None]:
     """Within: evaluation mode, no gradients, nothing compiled. Afterwards all is as it was."""
-    modules = list(model.modules())
-    modes = [module.training for module in modules]
-    buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in modules
-        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
-    ]
-    devices = {tensor.device for tensor in _tensors(model) if tensor.device.type == "cuda"}
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(list(devices)))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # torch leaves it untyped
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for module in modules:
+    with preserved(model, gradients=False), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        for module in model.modules():
             module.training = False
-        try:
-            yield
-        finally:
-            for module, mode in zip(modules, modes, strict=True):
-                module.training = mode
-            for module, name, buffer, copy in buffers:
-                setattr(module, name, buffer)
-                if not torch.equal(buffer, copy):
-                    buffer.copy_(copy)
+        yield
 
 
 def _tensors(model: nn.Module) -> Iterable[Tensor]:

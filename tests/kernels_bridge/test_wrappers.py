@@ -18,6 +18,7 @@ from torch.distributed import fsdp
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 
+from neatpack.contracts import ModelError
 from neatpack.kernels_bridge import configure_packing, get_binding
 from tests.kernels_bridge.packed import gradients
 from tests.kernels_bridge.processes import run_in_processes
@@ -140,10 +141,19 @@ def check_copies(rank: int) -> None:
         torch.testing.assert_close(output[kept], Flat(0).alone(TOKENS[rank], IDS[rank])[kept])
 
 
+def check_sharded_models_are_not_tried() -> None:
+    for shard in (fsdp1, fsdp2):
+        model = Model()
+        with pytest.raises(ModelError, match="sharded over processes"):
+            configure_packing("flash_attention_2", shard(model), verify=True)
+        assert get_binding(model) is None
+
+
 def check_all(rank: int) -> None:
     for name, wrap_first in product(WRAPPERS, (True, False)):
         check(rank, name, wrap_first)
     check_copies(rank)
+    check_sharded_models_are_not_tried()
 
 
 @pytest.mark.slow

@@ -294,3 +294,14 @@ def test_what_is_no_stream_of_offsets_is_refused(offsets: Tensor) -> None:
     with pytest.raises(EncodingError) as caught:
         check_thd_offsets(torch.tensor([[1, 1]]), {"cu_seqlens_q": offsets})
     assert caught.value.problems[0].field == "cu_seqlens_q"
+
+
+@pytest.mark.parametrize("cuts", [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 2, 3, 4], [0, 1, 2]])
+def test_padding_counts_with_a_document_of_its_own_row(cuts: list[int]) -> None:
+    check_thd_offsets(torch.tensor([[1, 0], [0, 1]]), {"cu_seqlens": torch.tensor(cuts)})
+
+
+@pytest.mark.parametrize("cuts", [[0, 3, 4], [0, 2, 4], [0, 4], [0, 1, 4], [0, 2, 3], [0, 1, 2, 3]])
+def test_padding_does_not_join_rows(cuts: list[int]) -> None:
+    with pytest.raises(EncodingError, match="cuts elsewhere"):
+        check_thd_offsets(torch.tensor([[1, 0], [0, 1]]), {"cu_seqlens": torch.tensor(cuts)})

@@ -229,3 +229,24 @@ def test_where_the_backend_rules_the_config_is_not_bound(backend: str, declared:
     for consumer in ("block_causal", "reference"):
         with pytest.raises(ModelError, match=f"its attention is that of its backend, '{backend}': declare `uses_hf"):
             configure_packing(backend, mixed(backend, **declared), consumer=consumer)
+
+
+def test_a_stage_that_fails_puts_back_what_the_others_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    from neatpack.kernels_bridge import configure
+
+    first, second = tiny("llama"), tiny("llama")
+    configure_packing("eager", first, consumer="reference")
+    bind = cast("Any", configure).bind
+
+    def fail_at_second(stage: nn.Module, *choices: Any) -> object:
+        if stage is second:
+            raise ZeroDivisionError
+        return bind(stage, *choices)
+
+    monkeypatch.setattr(configure, "bind", fail_at_second)
+    with pytest.raises(ZeroDivisionError):
+        configure_packing_for_models([first, second])
+    binding = get_binding(first)
+    assert binding is not None
+    assert binding.consumer == "reference"
+    assert get_binding(second) is None

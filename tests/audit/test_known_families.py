@@ -1,0 +1,97 @@
+"""Families whose isolation was measured by other means than this audit: it finds what was found, or says why not."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import pytest
+
+from neatpack.kernels_bridge.audit.paths import PathName
+from neatpack.kernels_bridge.audit.report import Verdict
+from neatpack.kernels_bridge.audit.run import audit_models
+from neatpack.kernels_bridge.audit.targets import ModelType
+
+Known = Literal["ok", "differs", "leak", "raises"]
+Row = tuple[Known, Known, Known, Known, Known]
+PATHS: Final[tuple[PathName, ...]] = ("varlen", "varlen+seq_idx", "mask_4d_float", "mask_4d_per_layer", "positions")
+
+MEANS: Final[dict[Known, frozenset[Verdict]]] = {
+    "ok": frozenset({"clean"}),
+    "differs": frozenset({"differs"}),
+    "leak": frozenset({"leak"}),
+    "raises": frozenset({"error", "refused"}),
+}
+
+_CLEAN: Final[Row] = ("ok", "ok", "ok", "ok", "ok")
+_WINDOW: Final[Row] = ("ok", "ok", "differs", "ok", "ok")
+_LEAKS: Final[Row] = ("leak", "leak", "leak", "leak", "leak")
+_STATE: Final[Row] = ("leak", "raises", "leak", "leak", "leak")
+_MASK_ONLY: Final[Row] = ("raises", "raises", "ok", "ok", "ok")
+
+ROWS: Final[dict[str, Row]] = {
+    # Attention alone, which boundaries keep apart.
+    **dict.fromkeys(
+        ["llama", "qwen2", "qwen3", "qwen3_moe", "phi3", "olmo2", "gpt2", "gpt_neox", "deepseek_v3"], _CLEAN
+    ),
+    **dict.fromkeys(["mistral", "mixtral", "gemma2", "gemma3"], _WINDOW),
+    # The mask is made without the positions.
+    "gpt_oss": ("ok", "ok", "differs", "ok", "leak"),
+    **dict.fromkeys(["opt", "biogpt"], ("ok", "ok", "ok", "ok", "leak")),
+    "afmoe": ("ok", "ok", "differs", "ok", "leak"),
+    # Boundaries are not handed to the attention, or no kernel is ever called.
+    **dict.fromkeys(["nemotron", "stablelm"], ("leak", "leak", "ok", "ok", "ok")),
+    **dict.fromkeys(["codegen", "gpt_neox_japanese"], ("leak", "leak", "ok", "ok", "ok")),
+    "xglm": ("leak", "leak", "ok", "ok", "leak"),
+    "bloom": ("leak", "leak", "raises", "raises", "leak"),
+    **dict.fromkeys(["gptj", "gpt_neo"], _MASK_ONLY),
+    **dict.fromkeys(["falcon", "mpt"], ("raises", "raises", "ok", "ok", "leak")),
+    # An indexer needs a mask that says something.
+    **dict.fromkeys(["deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4"], _MASK_ONLY),
+    # Keys are pooled across documents.
+    "deepseek_v4": ("raises", "raises", "leak", "leak", "leak"),
+    # Convolutions and states, reset by kernels that are not installed here.
+    **dict.fromkeys(["bamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "lfm2", "lfm2_moe"], _STATE),
+    **dict.fromkeys(["qwen3_next", "qwen3_5", "olmo_hybrid"], ("raises", "raises", "leak", "leak", "leak")),
+    **dict.fromkeys(["kimi_linear", "bailing_hybrid", "zamba"], _STATE),
+    # Convolutions and states that nothing resets.
+    **dict.fromkeys(["mamba2", "jamba", "recurrent_gemma", "minimax", "rwkv", "xlstm", "zaya"], _LEAKS),
+    **dict.fromkeys(["mamba", "falcon_mamba"], ("leak", "leak", "raises", "raises", "leak")),
+    "lfm3": ("leak", "leak", "leak", "raises", "leak"),
+    **dict.fromkeys(["inkling_text", "inkling2_text"], ("raises", "leak", "leak", "leak", "leak")),
+}
+"""What was found by kernels, masks and texts of others, on one row of four documents; by family and path."""
+
+_RELATIVE: Final = (
+    "Another kernel refused what the layer adds to scores for the distance of tokens. The audit's own does without, and "
+    "goes on to the convolutions, which leak."
+)
+
+EXPLAINED: Final[dict[tuple[str, PathName], tuple[Verdict, str]]] = {
+    ("inkling_text", "varlen"): ("leak", _RELATIVE),
+    ("inkling2_text", "varlen"): ("leak", _RELATIVE),
+}
+"""Where the audit finds something else, what it finds, and why."""
+
+SAMPLE: Final = frozenset({"qwen2", "mixtral", "gpt_oss", "nemotron", "gptj", "mpt", "zamba2", "qwen3_next", "rwkv"})
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.slow) for name in ROWS]
+)
+def test_the_audit_finds_what_was_found(texts: list[bytes], name: str) -> None:
+    model = audit_models([ModelType(name)], texts, paths=PATHS).models[0]
+    assert model.error is None
+    found = {path: model.paths[path].verdict for path in PATHS}
+    expected = {
+        path: {EXPLAINED[name, path][0]} if (name, path) in EXPLAINED else MEANS[known]
+        for path, known in zip(PATHS, ROWS[name], strict=True)
+    }
+    assert {path: verdict for path, verdict in found.items() if verdict not in expected[path]} == {}
+
+
+def test_a_leak_is_never_explained_away() -> None:
+    for (name, path), (verdict, why) in EXPLAINED.items():
+        known = ROWS[name][PATHS.index(path)]
+        assert {known, verdict} != {"leak", "clean"}, name
+        assert verdict not in MEANS[known], name
+        assert why

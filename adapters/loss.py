@@ -201,8 +201,7 @@ def _pairs(segments: Segments, depth: int, *, own_last: bool) -> npt.NDArray[np.
     """Mark the places whose target stands in their own document, or with `own_last` just after its last token."""
     owners = _documents_of_places(segments)
     kept = np.zeros(owners.size, np.bool_)
-    if depth + 1 < owners.size:
-        kept[: -depth - 1] = (owners[: -depth - 1] == owners[depth + 1 :]) & (owners[: -depth - 1] >= 0)
+    kept[: -depth - 1] = (owners[: -depth - 1] == owners[depth + 1 :]) & (owners[: -depth - 1] >= 0)
     if own_last:
         lasts = segments.documents.ends - 1
         before = lasts - depth

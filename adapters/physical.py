@@ -239,7 +239,7 @@ def _cut(
     return cut
 
 
-def _kwargs_problems(offsets_q: object, offsets_k: object, padding_mask: object) -> list[Problem]:
+def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: object) -> list[Problem]:
     given = (("cu_seq_lens_q", offsets_q), ("cu_seq_lens_k", offsets_k), ("padding_mask", padding_mask))
     unreadable = [problem for field, value in given for problem in tensor_problems(value, field)]
     if unreadable:
@@ -249,13 +249,7 @@ def _kwargs_problems(offsets_q: object, offsets_k: object, padding_mask: object)
     if not 0 < padding_mask.numel() <= INT32_MAX:
         message = f"must have from 1 to {INT32_MAX} places"
         return [Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape))]
-    problems: list[Problem] = []
-    for field, value in (("cu_seq_lens_q", offsets_q), ("cu_seq_lens_k", offsets_k)):
-        if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64) or value.ndim != 1:
-            problems.append(Problem(field, "must be an int32 tensor [segments + 1]", "dtype"))
-    if not problems and isinstance(offsets_q, Tensor) and isinstance(offsets_k, Tensor):
-        problems += same_place_problems(offsets_k, offsets_q, "cu_seq_lens_k", "cu_seq_lens_q")
-    return problems
+    return same_place_problems(offsets_k, offsets_q, "cu_seq_lens_k", "cu_seq_lens_q")
 
 
 def _checked_segments(bounds: Integers, batch: int, sequence: int) -> tuple[Integers, Integers]:

@@ -283,21 +283,32 @@ _PLACES: Final = torch.arange(4)[None]
 
 
 @pytest.mark.parametrize(
-    "places",
+    ("places", "message"),
     [
-        _PLACES + 1,
-        _PLACES - 2,
-        _PLACES[0],
-        _PLACES.expand(2, -1),
-        _PLACES.float(),
-        _PLACES.to("meta"),
-        _PLACES.to_sparse(),
+        (_PLACES + 1, "must be from -1 to 3"),
+        (_PLACES - 2, "must be from -1 to 3"),
+        (_PLACES[0], "must be [1, new sequence]"),
+        (_PLACES.expand(2, -1), "must be [1, new sequence]"),
+        (_PLACES.float(), "must be a dense int64 tensor"),
+        (_PLACES.to("meta"), "must lie where input_ids lies, with data"),
+        (_PLACES.to_sparse(), "must be a dense int64 tensor"),
     ],
 )
-def test_places_are_places_of_the_rows(places: torch.Tensor) -> None:
+def test_places_are_places_of_the_rows(places: torch.Tensor, message: str) -> None:
     with pytest.raises(PackingError, match="places") as caught:
         take_places(_batch(), places)
-    assert caught.value.problems[0].field == "places"
+    assert (caught.value.problems[0].field, caught.value.problems[0].message) == ("places", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("attention_mask", "is derived from the ids"), ("pixel_values", "is not per token")]
+)
+def test_what_does_not_move_with_the_tokens_says_why(name: str, message: str) -> None:
+    batch: Any = {**_batch(), name: torch.ones(7, 3)}
+    with pytest.raises(PackingError) as caught:
+        take_places(batch, _PLACES)
+    assert caught.value.problems[0].field == name
+    assert caught.value.problems[0].message.startswith(message)
 
 
 @pytest.mark.parametrize("name", ["document_ids", "labels"])

@@ -70,8 +70,11 @@ def test_the_limit_counts_all_masks_together() -> None:
     assert layer_masks_bytes(2, 6, views) == 144
     assert layer_masks_bytes(2, 6, views, torch.float16) == 288
     build_layer_masks(_IDS, views, max_bytes=144)
-    with pytest.raises(EncodingError, match=r"2 masks of this shape take 144 bytes.*`hf_flash` or `reference`"):
+    with pytest.raises(
+        EncodingError, match=r"2 masks of this shape take 144 bytes.*`hf_flash` or `reference`"
+    ) as caught:
         build_layer_masks(_IDS, views, max_bytes=143)
+    assert caught.value.problems[0].value == (2, 1, 6, 6)
 
 
 @pytest.mark.parametrize(

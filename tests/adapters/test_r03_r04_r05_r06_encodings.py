@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -190,6 +191,23 @@ def test_offsets_from_which_no_ids_come_back_are_refused(kwargs: FlashVarlenKwar
     with pytest.raises(EncodingError) as caught:
         document_ids_from_flash_varlen(kwargs, torch.tensor([[False, False], [False, True]]))
     assert caught.value.problems[0].field == field
+
+
+@pytest.mark.parametrize("field", ["cu_seq_lens_q", "cu_seq_lens_k"])
+@pytest.mark.parametrize(
+    ("offsets", "kind"), [(torch.tensor([0, 2, 4]), "dtype"), (torch.tensor([[0, 2, 4]], dtype=torch.int32), "rank")]
+)
+def test_offsets_of_a_wrong_form_are_named(field: str, offsets: Tensor, kind: str) -> None:
+    kwargs: Any = {**_kwargs([0, 2, 4]), field: offsets}
+    with pytest.raises(EncodingError) as caught:
+        document_ids_from_flash_varlen(kwargs, torch.zeros(2, 2, dtype=torch.bool))
+    assert [(problem.field, problem.kind) for problem in caught.value.problems] == [(field, kind)]
+
+
+def test_offsets_of_two_lengths_are_compared_by_shape() -> None:
+    with pytest.raises(EncodingError) as caught:
+        document_ids_from_flash_varlen(_kwargs([0, 2, 4], [0, 4]), torch.zeros(2, 2, dtype=torch.bool))
+    assert (caught.value.problems[0].field, caught.value.problems[0].kind) == ("cu_seq_lens_k", "shape")
 
 
 @pytest.mark.parametrize(

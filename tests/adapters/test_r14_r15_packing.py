@@ -260,6 +260,24 @@ def test_a_plan_cannot_be_written_to() -> None:
         plan.capacity = 4  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize("wrong", [np.array([2.0, 1.0]), np.array([[2, 1]]), np.array([True, True])])
+@pytest.mark.parametrize("place", range(1, 6))
+def test_a_plan_is_made_of_flat_integers(place: int, wrong: Any) -> None:
+    parts: list[Any] = [3, np.array([2, 1]), np.array([0, 1]), np.array([0, 0]), np.array([2, 1]), np.array([0, 2])]
+    parts[place] = wrong
+    with pytest.raises(PlanError, match="must be integers on 1 axes"):
+        RowPlan(*parts)
+
+
+@pytest.mark.parametrize(
+    ("document", "start", "stop"), [(-1, 0, 2), (1, 0, 2), (0, -1, 2), (0, 1, 1), (0, 2, 1), (0, 0, 3)]
+)
+def test_what_is_no_piece_of_a_document_is_named(document: int, start: int, stop: int) -> None:
+    with pytest.raises(PlanError, match="no piece of a document") as caught:
+        RowPlan(3, np.array([2]), np.array([document]), np.array([start]), np.array([stop]), np.array([0, 1]))
+    assert (caught.value.problems[0].row, caught.value.problems[0].value) == (0, (document, start, stop))
+
+
 @pytest.mark.parametrize(
     ("lengths", "capacity", "row", "field"),
     [([], 4, None, "lengths"), ([2, 5], 4, 1, "lengths"), ([0, 2], 4, 0, "lengths"), ([2], 0, None, "capacity")],

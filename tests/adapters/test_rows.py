@@ -13,6 +13,7 @@ from neatpack.adapters.rows import (
     document_ids_from_length_matrix,
     document_ids_from_row_offsets,
     length_matrix,
+    require_places,
     row_offsets,
 )
 from neatpack.contracts.encodings import LengthMatrix, PhysicalRows, validate_length_matrix, validate_physical_rows
@@ -183,3 +184,11 @@ def test_one_host_read_each(monkeypatch: pytest.MonkeyPatch) -> None:
     with host_reads(monkeypatch) as reads:
         document_ids_from_length_matrix(matrix, 4)
     assert reads.total == 1
+
+
+def test_places_are_as_many_as_int32_can_count() -> None:
+    require_places(1, 2**31 - 1)
+    for batch, sequence in ((2, 2**30), (2**31, 1), (0, 4)):
+        with pytest.raises(EncodingError, match="1 to 2147483647 places") as caught:
+            require_places(batch, sequence)
+        assert caught.value.problems[0].value == (batch, sequence)

@@ -106,6 +106,16 @@ def test_every_problem_is_told_at_once() -> None:
     assert "capacity, method, overlong, documents_per_row" in caught.value.problems[-1].remedy
 
 
+def test_a_long_value_is_shown_cut_to_80_characters() -> None:
+    for length in (79, 80, 81, 500):
+        value = "x" * (length - 2)
+        with pytest.raises(PlanError) as caught:
+            WirePackingOptions.read({"capacity": 8, "method": value})
+        whole = f"'{value}'"
+        shown = caught.value.problems[0].value
+        assert shown == whole if length <= 80 else shown == f"'{'x' * 76}..."
+
+
 @pytest.mark.parametrize("text", ["", "{", "nan", b"\xff", '{"capacity": 1e400}', '{"capacity": 5} {}'])
 def test_what_is_no_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(PackingError):

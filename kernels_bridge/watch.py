@@ -148,6 +148,11 @@ class PackingWatch:
         """Check the batch of the next forward in training mode."""
         self._armed = True
 
+    def install(self, model: nn.Module) -> None:
+        """Put the hook on an unwrapped model, before all others: a binding takes document ids away."""
+        self.remove()
+        self._handle = model.register_forward_pre_hook(self, prepend=True, with_kwargs=True)
+
     def remove(self) -> None:
         """Take the hook off the model. Removing twice changes nothing."""
         if self._handle is not None:
@@ -231,8 +236,7 @@ def watch_packing(
     require_count(every, "every", "Give the forwards between two checks.")
     require_count(most_places, "most_places", "Give the places of a row to look at.")
     watch = PackingWatch(every, label_shift, most_places, _raise if on_problem is None else on_problem)
-    # Before all other hooks: a binding takes document ids away.
-    watch._handle = inner.register_forward_pre_hook(watch, prepend=True, with_kwargs=True)  # noqa: SLF001  # its own
+    watch.install(inner)
     return watch
 
 

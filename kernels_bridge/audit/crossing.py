@@ -88,8 +88,8 @@ def find_crossing(ask: Ask, answer: Answer, packed: PackedDocuments, pair: Pair,
     source, target = pair
     before = answer.logits[target].detach()
     after = ask(tokens=packed.with_changed(source)).logits[target]
-    moved = ((before - after).abs().amax(dim=1) > noise).nonzero()[:, 0].tolist()
-    return Crossing(packed.places[source], packed.places[target], tuple(moved), read_tokens(answer, source, target))
+    moved = tuple(int(token) for token in ((before - after).abs().amax(dim=1) > noise).nonzero())
+    return Crossing(packed.places[source], packed.places[target], moved, read_tokens(answer, source, target))
 
 
 def pattern_of(pairs: Sequence[Pair], places: Sequence[Place], crossing: Crossing) -> Pattern:

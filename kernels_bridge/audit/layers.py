@@ -58,7 +58,8 @@ def _outputs(layers: dict[str, nn.Module], run: Callable[[], object], packed: Pa
 
     def keep_as(name: str) -> Callable[[nn.Module, object, object], None]:
         def keep(_module: nn.Module, _given: object, output: object) -> None:
-            first = cast("tuple[object, ...]", output)[0] if isinstance(output, tuple) and output else output
+            outputs = cast("tuple[object, ...]", output) if isinstance(output, tuple) else (output,)
+            first = next(iter(outputs), None)
             axis = token_axis(first, packed.input_ids.shape[1]) if isinstance(first, Tensor) else None
             if isinstance(first, Tensor) and first.is_floating_point() and axis is not None:
                 found[name] = first.detach().movedim(axis, 1).clone()

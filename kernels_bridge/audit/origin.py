@@ -58,7 +58,7 @@ class Origin:
     def kind(self) -> MixingKind:
         """What mixes tokens there, as far as its names and its operations tell."""
         name = self.class_name.lower()
-        kinds: list[MixingKind] = [kind for kind, words in _NAMES if any(word in name for word in words)]
+        kinds = list[MixingKind](kind for kind, words in _NAMES if any(word in name for word in words))
         if self.module and any(word in name for word in _ROUTERS):
             kinds.append("router")
         kinds += [kind for kind, names in _OPERATIONS if not names.isdisjoint(self.operations)]
@@ -152,7 +152,7 @@ def _moved(one: list[Tensor], other: list[Tensor]) -> tuple[int, ...]:
     moved: set[int] = set()
     for a, b in zip(one, other, strict=False):
         same = torch.isclose(a, b, rtol=1e-4, atol=1e-5).flatten(1).all(1)
-        moved.update((~same).nonzero()[:, 0].tolist())
+        moved.update(int(token) for token in (~same).nonzero())
     return tuple(sorted(moved))
 
 

@@ -78,8 +78,9 @@ def _parts(output: object) -> Iterator[tuple[str, object]]:
         for name, value in cast("Mapping[object, object]", output).items():
             yield str(name), value
     elif isinstance(output, Sequence) and not isinstance(output, (str, bytes)):
-        names: Sequence[str] = getattr(output, "_fields", ())
-        for place, value in enumerate(cast("Sequence[object]", output)):
+        values = cast("Sequence[object]", output)
+        names: Sequence[str] = getattr(values, "_fields", ())
+        for place, value in enumerate(values):
             yield names[place] if place < len(names) else str(place), value
             if not isinstance(value, Tensor) and hasattr(value, "logits"):
                 yield from _parts(value)

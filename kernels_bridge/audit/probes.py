@@ -136,7 +136,7 @@ def answers_to_earlier_tokens(ask: Ask, answer: Answer, packed: PackedDocuments)
 def _differences(packed: Sequence[Tensor], alone: Sequence[Tensor], unit: float) -> tuple[tuple[float, ...], ...]:
     """By document and token. One that was not asked alone has no tokens to compare."""
     return tuple(
-        tuple((one - other).abs().amax(dim=1).div(unit).tolist()) if len(other) else ()
+        tuple(float(distance) / unit for distance in (one - other).abs().amax(dim=1)) if len(other) else ()
         for one, other in zip(packed, alone, strict=True)
     )
 
@@ -151,7 +151,7 @@ def _greatest_of_each(values: Tensor, lengths: Sequence[int]) -> list[float]:
     """Cut `values` into parts of these lengths, and give the greatest of each, 0 where a part is empty."""
     owners = torch.repeat_interleave(torch.tensor(lengths, device=values.device))
     greatest = values.new_zeros(len(lengths)).scatter_reduce(0, owners, values, "amax")
-    return [float(value) for value in greatest.tolist()]
+    return [float(value) for value in greatest]
 
 
 def _scalars_moved(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, float]:
@@ -171,7 +171,7 @@ def read_tokens(answer: Answer, source: int, target: int) -> tuple[int, ...]:
     read: set[int] = set()
     for gradient in _gradients(answer, (logits * weights).sum())[piece.call]:
         by_token = gradient[piece.row, piece.tokens].flatten(1).abs().amax(dim=1)
-        read.update((by_token > 0).nonzero()[:, 0].tolist())
+        read.update(int(token) for token in (by_token > 0).nonzero())
     return tuple(sorted(read))
 
 
@@ -279,7 +279,8 @@ def _narrowed(group: Group, effect_of: Callable[[Group], float]) -> int:
     while len(group) > 1:
         halves = (group[: len(group) // 2], group[len(group) // 2 :])
         group = max(halves, key=effect_of)
-    return group[0]
+    (document,) = group
+    return document
 
 
 def _greatest(parts: Iterable[Tensor]) -> float:

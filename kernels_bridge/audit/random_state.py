@@ -18,7 +18,7 @@ def seeded() -> Generator[None, None, None]:
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]  # of torch's own
     generators = [torch.default_generator, *(torch.cuda.default_generators[device] for device in devices)]
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices):  # pyright: ignore[reportUnknownMemberType]  # torch leaves it untyped
         for generator in generators:  # torch.manual_seed would also seed devices that are not in use yet
             generator.manual_seed(0)
         yield

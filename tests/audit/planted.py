@@ -384,7 +384,7 @@ class GatedLeak(Mixer):
 class BalancesPadding(Model):
     """A loss of its router counts padding."""
 
-    def forward(  # type: ignore[override]
+    def forward(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         logits = super().forward(input_ids, _packed_seq_ids)

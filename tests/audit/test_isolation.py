@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
@@ -58,7 +60,7 @@ def _watched(model: nn.Module) -> dict[str, object]:
     for name, parameter in model.named_parameters():
         grad = parameter.grad
         found[f"{name}.grad"] = None if grad is None else (id(grad), grad.clone())
-    for name, module in model.named_modules():
+    for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules()):
         hooks = {key: dict(value) for key, value in vars(module).items() if key.endswith("hooks")}
         found[f"{name}.hooks"] = hooks
         found[f"{name}.training"] = module.training
@@ -72,11 +74,13 @@ def _same(one: object, other: object) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return torch.equal(one, other)
     if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, other))  # type: ignore[arg-type]
+        return bool(np.array_equal(cast("npt.ArrayLike", one), cast("npt.ArrayLike", other)))
     if isinstance(one, dict) and isinstance(other, dict):
-        return list(one) == list(other) and all(_same(value, other[key]) for key, value in one.items())
+        entries, others = cast("dict[str, object]", one), cast("dict[str, object]", other)
+        return list(entries) == list(others) and all(_same(value, others[name]) for name, value in entries.items())
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
-        return len(one) == len(other) and all(map(_same, one, other))
+        parts, rest = cast("Sequence[object]", one), cast("Sequence[object]", other)
+        return len(parts) == len(rest) and all(map(_same, parts, rest))
     return bool(one == other)
 
 
@@ -141,7 +145,7 @@ def test_a_binding_stays_and_one_that_was_not_there_is_gone() -> None:
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    wrapped = torch.compile(model, backend="eager")
+    wrapped = torch.compile(model, backend="eager")  # pyright: ignore[reportUnknownMemberType]
     assert isinstance(wrapped, nn.Module)
     return wrapped
 
@@ -167,7 +171,7 @@ def test_batches_of_a_loop_are_given_as_they_are() -> None:
     class TakesMask(Model):
         """Takes what Transformers' models do."""
 
-        def forward(  # type: ignore[override]
+        def forward(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
             self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor
         ) -> tuple[Tensor, Tensor]:
             states = self.embed(input_ids) + position_ids[..., None] / 10

@@ -151,24 +151,24 @@ class WithoutPadding(Model):
 class RequiresIds(Model):
     """Cannot do without ids."""
 
-    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor) -> Tensor:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward(input_ids, _packed_seq_ids)
 
 
 class ReturnsObject(Model):
     """Returns what is neither a tensor nor a tuple."""
 
-    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> object:  # type: ignore[override]
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> object:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         return SimpleNamespace(extra=1, logits=super().forward(input_ids, _packed_seq_ids))
 
 
 class ReturnsFlat(Model):
     """Returns the tokens of all rows on one axis, with a loss that leaves padding out."""
 
-    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> object:  # type: ignore[override]
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> object:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         logits = super().forward(input_ids, _packed_seq_ids)
         kept = torch.ones_like(input_ids, dtype=torch.bool) if _packed_seq_ids is None else _packed_seq_ids > 0
-        return OrderedDict(loss=logits[kept].square().mean(), scores=logits.flatten(0, 1))
+        return OrderedDict[str, Tensor](loss=logits[kept].square().mean(), scores=logits.flatten(0, 1))
 
 
 class LooksUpItself(Model):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from neatpack.contracts.batch import LabelShift
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, IsolationError, PackingError
 from neatpack.kernels_bridge import (
+    PackingWatch,
     check_training_batch,
     configure_packing,
     get_model_attn_implementation,
@@ -18,11 +21,16 @@ from neatpack.kernels_bridge import (
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model
 from tests.audit import planted
 from tests.audit.planted import Attention, Model
+from tests.kernels_bridge.untyped import backward, different
 
 IDS = torch.tensor([[4, 4, 4, 7, 7, 7, 7, 0], [2, 2, 2, 2, 2, 5, 5, 5]])
 TOKENS = torch.arange(16).view(2, 8)
 LABELS = torch.tensor([[0, 1, 2, -100, 4, 5, 6, -100], [8, 9, 10, 11, 12, -100, 14, 15]])
 BATCH: Mapping[str, object] = {"input_ids": TOKENS, "_packed_seq_ids": IDS, "labels": LABELS}
+
+
+def _pre_hooks(model: nn.Module) -> dict[int, object]:
+    return dict(vars(model)["_forward_pre_hooks"])  # torch has no public way to list them
 
 
 def model_for(mask: planted.Mask = planted.block_causal) -> nn.Module:
@@ -38,7 +46,7 @@ def test_a_right_batch_of_a_clean_model_passes() -> None:
 def test_documents_are_changed_by_turns(turn: int) -> None:
     def only_from(document: int) -> planted.Mask:
         def mask(ids: Tensor) -> Tensor:
-            row_ids = (IDS[0], IDS[1])[document // 2].unique()  # type: ignore[no-untyped-call]
+            row_ids = different((IDS[0], IDS[1])[document // 2])
             source = int(row_ids[row_ids > 0][document % 2])
             return planted.block_causal(ids) | (ids[:, None, :] == source)
 
@@ -68,11 +76,11 @@ def test_what_is_wrong_in_a_batch_is_named(
 
 
 @pytest.mark.parametrize(("shift", "right"), [("model", LABELS), ("stream", TOKENS + 1), ("document", TOKENS + 1)])
-def test_labels_are_looked_at_as_they_were_shifted(shift: str, right: Tensor) -> None:
+def test_labels_are_looked_at_as_they_were_shifted(shift: LabelShift, right: Tensor) -> None:
     right = right.masked_fill(IDS == 0, -100)
     if shift == "stream":
         right = right.masked_fill(torch.tensor([[0, 0, 1, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 0, 0, 1]]) == 1, -100)
-    assert check_training_batch(model_for(), {**BATCH, "labels": right}, label_shift=shift).checked_labels  # type: ignore[arg-type]
+    assert check_training_batch(model_for(), {**BATCH, "labels": right}, label_shift=shift).checked_labels
     if shift == "stream":
         with pytest.raises(EncodingError, match=r"row 0, position 2\]"):
             check_training_batch(
@@ -94,7 +102,7 @@ def test_the_cost_is_bounded_by_places() -> None:
     assert seen == [(1, 30), (1, 30)]
 
 
-def _train(model: nn.Module, steps: int, around: Callable[[nn.Module], object] | None = None) -> list[Tensor]:
+def _train(model: nn.Module, steps: int, around: Callable[[nn.Module], PackingWatch] | None = None) -> list[Tensor]:
     """Train with dropout for some steps, and give losses, parameters, buffers and the random state."""
     torch.default_generator.manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -104,11 +112,11 @@ def _train(model: nn.Module, steps: int, around: Callable[[nn.Module], object] |
         logits = model(TOKENS, _packed_seq_ids=IDS)
         loss = nn.functional.dropout(logits, 0.1).square().mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # of torch's own
-        optimizer.step()
+        backward(loss)
+        cast("Any", optimizer).step()
         losses.append(loss.detach())
     if watch is not None:
-        watch.remove()  # type: ignore[attr-defined]
+        watch.remove()
     state = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
     return [*losses, *state, torch.random.get_rng_state()]
 
@@ -125,7 +133,7 @@ def test_training_goes_on_as_if_nothing_were_watched() -> None:
 
 def test_a_watch_checks_every_so_many_training_forwards_and_goes() -> None:
     model = model_for()
-    hooks = dict(model._forward_pre_hooks)  # torch has no public way to list them
+    hooks = _pre_hooks(model)
     with watch_packing(model, every=3) as watch:
         for _ in range(7):
             model(TOKENS, _packed_seq_ids=IDS)
@@ -135,7 +143,7 @@ def test_a_watch_checks_every_so_many_training_forwards_and_goes() -> None:
         assert len(watch.checks) == 3
         assert 0 < watch.share < 1
         assert watch.seconds > 0
-    assert dict(model._forward_pre_hooks) == hooks
+    assert _pre_hooks(model) == hooks
     model.train()(TOKENS)
 
 
@@ -173,7 +181,7 @@ def test_an_armed_watch_checks_the_next_forward_alone() -> None:
 @pytest.mark.parametrize(("name", "value"), [("every", -1), ("every", 1.5), ("most_places", True)])
 def test_numbers_that_are_none_are_refused(name: str, value: object) -> None:
     with pytest.raises(EncodingError, match=name):
-        watch_packing(model_for(), **{name: value})  # type: ignore[arg-type]
+        cast("Any", watch_packing)(model_for(), **{name: value})
 
 
 def test_the_callback_of_a_trainer_asks_for_checks_and_leaves_nothing() -> None:
@@ -184,8 +192,8 @@ def test_the_callback_of_a_trainer_asks_for_checks_and_leaves_nothing() -> None:
 
     model, callback = build_tiny_model("llama").train(), PackingWatchCallback(every=2)
     configure_packing(get_model_attn_implementation(model), model)
-    hooks = dict(model._forward_pre_hooks)  # torch has no public way to list them
-    handler = CallbackHandler([callback], model, None, None, None)  # type: ignore[no-untyped-call]  # of Transformers
+    hooks = _pre_hooks(model)
+    handler = cast("Any", CallbackHandler)([callback], model, None, None, None)
     arguments: TrainingArguments = object.__new__(TrainingArguments)  # which would ask for accelerate
     state, control = TrainerState(), TrainerControl()
     handler.on_train_begin(arguments, state, control)
@@ -197,4 +205,4 @@ def test_the_callback_of_a_trainer_asks_for_checks_and_leaves_nothing() -> None:
     assert callback.watch is not None
     assert [check.changed for check in callback.watch.checks] == [0, 1, 2]
     handler.on_train_end(arguments, state, control)
-    assert dict(model._forward_pre_hooks) == hooks
+    assert _pre_hooks(model) == hooks

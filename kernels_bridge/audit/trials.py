@@ -108,10 +108,9 @@ def try_further(report: PathReport, model: nn.Module, usual: PackedDocuments, ex
 
 
 def _worst(reports: Sequence[PathReport], declined: Sequence[str]) -> PathReport:
-    for verdict in ("leak", "differs"):
-        for report in reports:
-            if report.verdict == verdict:
-                return report
+    worst = [report for verdict in ("leak", "differs") for report in reports if report.verdict == verdict]
+    if worst:  # a difference that one batch does not explain, another may
+        return next((report for report in worst if report.kind != "unexplained"), worst[0])
     if not declined:
         return reports[0]
     return replace(reports[0], message=f"{reports[0].message} Not tried: {', '.join(declined)}.")

@@ -105,7 +105,9 @@ FAULTS: dict[str, Fault] = {
     "the mean of the row as a feature": Fault(lambda: planted.AddsRowFeature(Attention()), "mixing", "backward"),
     "room for experts shared by a row": Fault(lambda: Model(Attention(), planted.ExpertRouter()), "router"),
     "padding in a loss of the router": Fault(lambda: planted.BalancesPadding(Attention()), "router"),
-    "chunks counted from the row": Fault(lambda: Model(planted.ChunksRow()), "window", verdict="differs"),
+    "chunks counted from the row": Fault(
+        lambda: Model(planted.ChunksRow()), "window", trial="shape", verdict="differs"
+    ),
     "positions that do not restart": Fault(
         lambda: Model(LearnedPositions(restart=False), Attention()), "positions", verdict="differs"
     ),

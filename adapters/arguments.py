@@ -19,7 +19,7 @@ INT64_MAX: Final = 2**63 - 1
 
 def is_count(value: object) -> bool:
     """Tell whether a value is an int that can count something: not negative, and no bool."""
-    return _is_integer(value) and int(cast("int", value)) >= 0
+    return is_integer(value) and int(cast("int", value)) >= 0
 
 
 def require_count(
@@ -43,7 +43,7 @@ def require_count(
         neatpack.contracts.errors.EncodingError: ranks = 2.5: must be an int from 1 to 2147483647. Give the size of \
 the group.
     """
-    if not _is_integer(value) or not least <= cast("int", value) <= most:
+    if not is_integer(value) or not least <= cast("int", value) <= most:
         raise error(Problem(field, f"must be an int from {least} to {most}", "value", value=value, remedy=remedy))
     return int(cast("int", value))
 
@@ -121,5 +121,6 @@ def require_pad_token(pad_token_id: object, error: type[PackingError]) -> None:
     require_count(pad_token_id, "pad_token_id", remedy, least=INT64_MIN, most=INT64_MAX, error=error)
 
 
-def _is_integer(value: object) -> bool:
+def is_integer(value: object) -> bool:
+    """Tell whether a value is an int, numpy's included, and no bool."""
     return not isinstance(value, bool) and isinstance(value, (int, Integral))

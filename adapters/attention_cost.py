@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Final, cast
 
 import numpy as np
@@ -38,11 +39,12 @@ class AttentionCost:
     def __post_init__(self) -> None:
         values: dict[str, object] = {"linear": self.linear, "quadratic": self.quadratic}
         for name, value in values.items():
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            number = isinstance(value, Real) and not isinstance(value, bool)
             if not (number and 0 <= cast("float", value) < math.inf):
                 remedy = "Give a cost per token, or take AttentionCost.of_model."
                 problem = Problem(name, "must be a finite number, 0 or above", "value", value=value, remedy=remedy)
                 raise PlanError(problem)
+            object.__setattr__(self, name, float(cast("float", value)))
         if self.linear == self.quadratic == 0:
             raise PlanError(Problem("linear", "and quadratic are both 0: nothing costs anything", "value"))
 

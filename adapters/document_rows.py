@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor, cat
 
-from neatpack.adapters.arguments import require_instance
+from neatpack.adapters.arguments import is_count, require_instance
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Integers, Segments, as_segments, to_tensor
 from neatpack.contracts.errors import BatchError, PlanError, Problem
@@ -172,13 +172,15 @@ def _places(starts: Integers, lengths: Integers) -> Integers:
 def _checked_groups(groups: Sequence[Sequence[int]] | None, count: int) -> list[Integers]:
     if groups is None:
         return [np.arange(count)] if count else []
-    checked = [np.asarray(group, np.int64) for group in groups]
-    listed = np.sort(np.concatenate(checked)) if checked else np.empty(0, np.int64)
-    if not np.array_equal(listed, np.arange(count)) or any(group.size == 0 for group in checked):
+    remedy = "Number documents from 0, over all rows in order."
+    require_instance(groups, Sequence, "groups", remedy, error=PlanError)
+    for group in groups:
+        require_instance(group, (Sequence, np.ndarray), "groups", remedy, error=PlanError)
+    listed = [number for group in groups for number in group]
+    if not all(map(is_count, listed)) or sorted(listed) != list(range(count)) or not all(map(len, groups)):
         message = f"must hold each of {count} documents once, and no group may be empty"
-        remedy = "Number documents from 0, over all rows in order."
         raise PlanError(Problem("groups", message, "value", value=[list(group) for group in groups], remedy=remedy))
-    return checked
+    return [np.asarray(group, np.int64) for group in groups]
 
 
 def _require_shape(field: str, values: object, axis: int, shape: tuple[int, int]) -> None:

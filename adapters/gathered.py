@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_count, tensor_problems
+from neatpack.adapters.arguments import INT32_MAX, is_count, require_flag, tensor_problems
 from neatpack.adapters.document_ids import canonical_document_ids, integer_rows_problems
 from neatpack.adapters.segments import (
     Documents,
@@ -116,6 +116,7 @@ def build_packed_sequence_metadata(
 
     Raises:
         DocumentIdsError: the mask is malformed, or all is padding and `allow_empty` is False.
+        EncodingError: `allow_empty` is no bool.
 
     Example:
         >>> metadata = build_packed_sequence_metadata(torch.tensor([[1, 1, 2, 0], [1, 1, 1, 1]]))
@@ -123,6 +124,7 @@ def build_packed_sequence_metadata(
         (tensor([[ 0,  2,  3],
                 [ 0,  4, -1]], dtype=torch.int32), 4)
     """
+    require_flag(allow_empty, "allow_empty")
     segments = _mask_segments(attention_mask)
     rows = gathered_rows(segments)
     if not allow_empty:
@@ -239,7 +241,7 @@ def document_ids_from_metadata(
         Canonical ids, int64 `[batch, sequence]`; holes are 0.
 
     Raises:
-        EncodingError: the two do not belong together.
+        EncodingError: the two do not belong together, or the shape is no pair of ints.
 
     Example:
         >>> document_ids_from_metadata(torch.tensor([[0, -1, 2, 3]]), torch.tensor([[0, 2, 3]]))
@@ -247,7 +249,10 @@ def document_ids_from_metadata(
         >>> document_ids_from_metadata(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3]), (1, 4))
         tensor([[1, 0, 1, 2]])
     """
-    problems = [] if shape is not None else integer_rows_problems(packed_token_indices, "packed_token_indices")
+    if shape is None:
+        problems = integer_rows_problems(packed_token_indices, "packed_token_indices")
+    else:
+        problems = _pair_problems(shape, "shape")
     if problems:
         raise EncodingError(*problems)
     batch, sequence = packed_token_indices.shape if shape is None else shape
@@ -358,6 +363,12 @@ def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
     offsets = np.zeros(lengths.size + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _pair_problems(value: object, field: str) -> list[Problem]:
+    if isinstance(value, tuple) and len(cast("tuple[object, ...]", value)) == 2:
+        return []
+    return [Problem(field, "must be a pair of ints", "type", value=repr(value), remedy="Give (batch, sequence).")]
 
 
 def _metadata_form_problems(indices: object, offsets: object, batch: int, sequence: int) -> list[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from neatpack.adapters.arguments import is_choice
+from neatpack.adapters.arguments import is_choice, require_flag
 from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
@@ -40,7 +40,8 @@ def mask_labels(
 
     Raises:
         DocumentIdsError: ids are malformed.
-        EncodingError: labels are no integers of the same shape on the same device, or no such `label_shift`.
+        EncodingError: labels are no integers of the same shape on the same device, no such `label_shift`, or
+            `inside_documents` is no bool.
 
     Example:
         >>> import torch
@@ -50,6 +51,7 @@ def mask_labels(
         >>> mask_labels(torch.tensor([[11, 12, 20, 21, 0, 0]]), ids, "stream")
         tensor([[  11,   12, -100,   21, -100, -100]])
     """
+    require_flag(inside_documents, "inside_documents")
     attention = as_segments(attention_document_ids, field="attention_document_ids")
     structural = attention if document_ids is None else as_segments(document_ids)
     problems = _problems(labels, (attention, structural), label_shift)

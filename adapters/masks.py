@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -117,6 +118,9 @@ def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
     if blocked is None:
         return 0.0 if dtype == torch.bool else torch.finfo(dtype).min
     number = blocked if isinstance(blocked, (int, float)) and not isinstance(blocked, bool) else 0.0
+    if dtype != torch.bool and -math.inf < number < torch.finfo(dtype).min:
+        remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
+        raise EncodingError(Problem("blocked", f"does not fit {dtype}", "value", value=blocked, remedy=remedy))
     if dtype == torch.bool or not number < 0:
         message = "must be a negative number, for an additive mask"
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."

@@ -56,7 +56,8 @@ def plan_rows(
         documents_per_row: the most documents of a row, and pieces of documents; None for no bound.
 
     Raises:
-        PlanError: with every document that is empty, or longer than a row and to be refused; or no such choice.
+        PlanError: with every document that is empty, or longer than a row and to be refused; no such choice; or more
+            pieces than int32 counts.
 
     Example:
         >>> plan_rows([3, 4, 2, 1], capacity=5).rows
@@ -75,6 +76,7 @@ def plan_rows(
         most = require_count(documents_per_row, "documents_per_row", remedy, least=1, error=PlanError)
     counts = _length_array(lengths)
     kept = counts if overlong == "split" else np.minimum(counts, capacity)
+    _require_countable(kept, capacity)
     long = np.flatnonzero(kept < counts)
     if long.size and overlong == "refuse":
         raise PlanError(*(_long_problem(int(document), int(counts[document]), capacity) for document in long))
@@ -88,6 +90,13 @@ def plan_rows(
     dropped = tuple(Piece(int(document), int(kept[document]), int(counts[document])) for document in long)
     documents, starts, stops = (array[order] for array in pieces)
     return RowPlan(capacity, counts, documents, starts, stops, bounds, dropped)
+
+
+def _require_countable(lengths: Integers, capacity: int) -> None:
+    """Raise where long documents would be cut into more pieces than can be counted."""
+    if int(lengths.max()) > capacity and float((lengths / capacity).sum()) > INT32_MAX:
+        message = f"would be cut into more than {INT32_MAX} pieces of {capacity} places"
+        raise PlanError(Problem("lengths", message, "value", value=int(lengths.max()), remedy="Give longer rows."))
 
 
 class _Pieces(NamedTuple):
@@ -175,7 +184,8 @@ def _array_of(lengths: npt.NDArray[Any]) -> Integers | None:
 def _array_of_ints(lengths: Sequence[int]) -> Integers | None:
     """Make an array of nothing but ints, fast; None where int64 does not hold them."""
     try:
-        return np.frombuffer(array("q", lengths), np.int64)
+        # From bytes, an array would take memory and not numbers.
+        return np.frombuffer(array("q", lengths if isinstance(lengths, list) else list(lengths)), np.int64)
     except OverflowError:
         return None
 

@@ -245,7 +245,7 @@ def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) ->
     ranks = require_count(ranks, "ranks", "Give the size of the group.", least=1)
     rank = require_count(rank, "rank", "Ranks of a group count from 0.", most=ranks - 1)
     padded = padded_lengths(segments)
-    if layout == "zigzag":
+    if layout == "zigzag" and ranks > 1:  # One rank takes all, of whatever length.
         return _zigzag(segments, padded, rank, ranks)
     if segments.sequence % ranks:
         remedy = f"Pad the rows: pad_rows(batch, {ranks})."

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
-from neatpack.adapters.arguments import is_choice, require_count, require_instance, require_readable
+from neatpack.adapters.arguments import is_choice, require_count, require_flag, require_instance, require_readable
 from neatpack.adapters.block_mask import VisibleBlocks, assemble, checked_block_size, mask_function
 from neatpack.adapters.positions import START_REMEDY
 from neatpack.adapters.segments import read_on_host, require_ids_form
@@ -417,7 +417,7 @@ def static_block_mask(
 
     Raises:
         DocumentIdsError: as `scan_static`.
-        EncodingError: the window or the block size is no such thing.
+        EncodingError: the window, the block size or `causal` is no such thing.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 1, 1, 2, 2, 2, 2]])
@@ -425,6 +425,7 @@ def static_block_mask(
         [[[0, 1, 0, 1]]]
     """
     require_window(window)
+    require_flag(causal, "causal")
     sizes = checked_block_size(block_size)
     scan = _as_scan(document_ids, bounds)
     blocks = _visible_blocks(scan, *sizes, window, causal)

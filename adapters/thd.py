@@ -17,10 +17,12 @@ from neatpack.adapters.arguments import (
     require_flag,
     require_instance,
     require_readable,
+    tensor_problems,
 )
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
 from neatpack.adapters.rows import require_places
 from neatpack.adapters.segments import (
+    INTEGER_DTYPES,
     Integers,
     Segments,
     as_segments,
@@ -187,8 +189,16 @@ def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tenso
 Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
     """
     segments = as_segments(document_ids)
+    require_instance(given, Mapping, "given", "Give a dict of offsets by their names.")
     for field, offsets in given.items():
-        if offsets.ndim not in (1, 2) or (offsets.ndim == 2 and len(offsets) != 1) or offsets.is_floating_point():
+        problems = tensor_problems(offsets, field)
+        if problems:
+            raise EncodingError(*problems)
+        if (
+            offsets.ndim not in (1, 2)
+            or (offsets.ndim == 2 and len(offsets) != 1)
+            or offsets.dtype not in INTEGER_DTYPES
+        ):
             message = "must be integers [boundaries], the offsets of one stream"
             raise EncodingError(Problem(field, message, "shape", value=(tuple(offsets.shape), offsets.dtype)))
     for field, found in zip(given, read_on_host(*given.values()), strict=True):

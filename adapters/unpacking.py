@@ -30,6 +30,7 @@ def unpack(
         document_starts: integer, in the shape of the keys: the token of the caller's document with which each
             begins. With it, pieces of one document are joined; without it, no key may come twice. Then
             `document_ids` are those as packed, which count every token, and all pieces of a document must be there.
+            That the last one is missing cannot be seen: it looks like a document that was truncated.
 
     Returns:
         One tensor `[tokens, ...]` per document, by ascending key; views of `values` but for documents with holes or
@@ -37,7 +38,8 @@ def unpack(
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        BatchError: shapes differ, the keys do not name each document of each row once, or a piece is missing.
+        BatchError: shapes differ, the keys do not name each document of each row once, or a piece is missing
+            before another.
 
     Example:
         >>> ids, keys = torch.tensor([[1, 1, 2, 0], [1, 0, 0, 0]]), torch.tensor([[2, 0], [1, -1]])

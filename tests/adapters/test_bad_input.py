@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pytest
 import torch
 
 from neatpack.adapters import (
+    PACKING_METHODS,
     AttentionCost,
+    PackingMethod,
     RowPlan,
     StaticBounds,
     aligned_length,
@@ -23,6 +26,7 @@ from neatpack.adapters import (
     build_position_ids,
     canonical_document_ids,
     check_agreement,
+    check_thd_offsets,
     collate_documents,
     context_places,
     count_valid_targets,
@@ -34,6 +38,7 @@ from neatpack.adapters import (
     document_ids_from_segment_index,
     document_ids_from_thd_lengths,
     document_multiple,
+    document_rows,
     fla_kwargs,
     flash_varlen_kwargs,
     flatten_packed_sequence_metadata,
@@ -67,6 +72,7 @@ from neatpack.adapters import (
     shard_tokens,
     split_rows,
     static_block_causal_mask,
+    static_block_mask,
     static_position_ids,
     static_thd_lengths,
     take_places,
@@ -149,6 +155,8 @@ def _or(bad: object, instead: object) -> Any:
 def _batch() -> TrainingBatch[torch.Tensor]:
     return collate_documents(_DOCUMENTS, _PLAN)
 
+
+_PLACES: Final = torch.arange(4)[None]
 
 _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("start", lambda bad: build_position_ids(_IDS, bad)),
@@ -247,6 +255,17 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("starts", lambda bad: seen_range(_IDS, bad, _IDS)),
     ("values", lambda bad: reduce_by_document(bad, _IDS, "sum")),
     ("flat", lambda bad: apply_packing_contract(_batch(), PackingCapabilities("document_ids"), flat=bad)),
+    ("allow_empty", lambda bad: build_packed_sequence_metadata(_IDS, allow_empty=bad)),
+    ("inside_documents", lambda bad: mask_labels(_IDS, _IDS, "model", inside_documents=bad)),
+    ("causal", lambda bad: static_block_mask(_IDS, StaticBounds(2, 3, 3), causal=bad)),
+    ("remainder", lambda bad: resume_rows(_RANKED.state(0), remainder=_or(bad, "drop"))),
+    ("given", lambda bad: check_thd_offsets(_IDS, bad)),
+    ("offsets", lambda bad: check_thd_offsets(_IDS, {"offsets": bad})),
+    ("shape", lambda bad: document_ids_from_metadata(_PLACES, _PLACES, _or(bad, (1,)))),
+    ("groups", lambda bad: document_rows(_IDS, _or(bad, 0))),
+    ("groups", lambda bad: document_rows(_IDS, [bad])),
+    ("groups", lambda bad: document_rows(_IDS, [[0, bad]])),
+    ("blocked", lambda bad: build_block_causal_mask(_IDS, torch.float32, blocked=_or(bad, "-1"))),
 ]
 
 
@@ -277,9 +296,6 @@ def test_no_bool_no_negative_and_no_huge_number_counts(field: str, call: Callabl
     with pytest.raises(PackingError) as caught:
         call(bad)
     assert (caught.value.problems[0].field, caught.value.problems[0].value) == (field, bad)
-
-
-_PLACES: Final = torch.arange(4)[None]
 
 
 @pytest.mark.parametrize(
@@ -410,6 +426,57 @@ def test_a_mask_function_takes_ids_alone(name: str) -> None:
     ids: Any = _NO_IDS[name]
     with pytest.raises(DocumentIdsError, match="document_ids"):
         mask_function(ids)
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("method", lambda bad: plan_rows([1], 4, method=bad)),
+        ("overlong", lambda bad: plan_rows([1], 4, overlong=bad)),
+        ("remainder", lambda bad: balance_rows(_PLAN, 1, cost=_COST, remainder=bad)),
+        ("ranks", lambda bad: resume_rows(_RANKED.state(0), ranks=bad)),
+        ("rows_per_rank", lambda bad: resume_rows(_RANKED.state(0), rows_per_rank=bad)),
+        ("rows", lambda bad: collate_documents(_DOCUMENTS, _PLAN, rows=bad)),
+        ("allow_empty", lambda bad: build_packed_sequence_metadata(_IDS, allow_empty=bad)),
+    ],
+)
+@pytest.mark.parametrize("bad", [np.array([[1, 1]]), torch.tensor([[1, 1]])])
+def test_an_array_where_a_word_or_a_number_stands_is_named(
+    field: str, call: Callable[[Any], object], bad: object
+) -> None:
+    with pytest.raises(PackingError) as caught:
+        call(bad)
+    assert caught.value.problems[0].field == field
+
+
+@pytest.mark.parametrize(("name", "bad"), [("ranks", 1.0), ("rows_per_rank", True)])
+def test_what_equals_the_number_of_before_is_no_count(name: str, bad: object) -> None:
+    arguments: Any = {name: bad}
+    with pytest.raises(PackingError, match=name):
+        resume_rows(balance_rows(_PLAN, 1, cost=_COST).state(0), **arguments)
+
+
+@pytest.mark.parametrize(("dtype", "bad"), [(torch.float16, -1e9), (torch.float32, -1e39), (torch.float64, -(10**400))])
+def test_what_is_blocked_fits_the_dtype(dtype: torch.dtype, bad: float) -> None:
+    with pytest.raises(PackingError, match=f"blocked = .*: does not fit {dtype}"):
+        build_block_causal_mask(_IDS, dtype, blocked=bad)
+
+
+@pytest.mark.parametrize("method", PACKING_METHODS)
+def test_lengths_that_no_plan_can_count_are_refused(method: PackingMethod) -> None:
+    with pytest.raises(PackingError, match=r"lengths = 4611686018427387904: would be cut into more than 2147483647"):
+        plan_rows([2**62, 2**62, 5], 8, method=method, overlong="split")
+
+
+def test_bytes_are_numbers_and_not_memory() -> None:
+    assert plan_rows(bytes(range(1, 9)), 40).lengths.tolist() == list(range(1, 9))
+
+
+def test_a_cost_of_numpy_numbers_is_saved() -> None:
+    cost = AttentionCost(cast("Any", np.int64(3)), cast("Any", np.float32(0.5)))
+    assert cost == AttentionCost(3.0, 0.5)
+    state = json.dumps(balance_rows(_PLAN, 1, cost=cost).state(0))
+    assert resume_rows(json.loads(state)).cost == cost
 
 
 def test_numbers_of_numpy_are_counts_too() -> None:

@@ -14,11 +14,19 @@ from torch import Tensor
 from torch.distributed.pipelining import microbatch
 
 from neatpack.adapters.agreement import FLASH_FIELDS
+from neatpack.adapters.alignment import document_multiple
 from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.positions import build_position_ids
-from neatpack.adapters.slicing import context_places, pipeline_chunk_dims, shard_tokens, split_rows
+from neatpack.adapters.slicing import (
+    CONTEXT_LAYOUTS,
+    ContextLayout,
+    context_places,
+    pipeline_chunk_dims,
+    shard_tokens,
+    split_rows,
+)
 from neatpack.adapters.thd import thd_lengths
 from neatpack.adapters.yielding import apply_packing_contract
 from neatpack.contracts.batch import TrainingBatch
@@ -111,6 +119,12 @@ def test_flat_offsets_cut_along_their_first_dimension_are_wrong() -> None:
     part = split_rows(training_batch([[1, 1, 2, 2], [1, 2, 2, 2]], **flash_varlen_kwargs(ids)), 2)[1]
     assert part["cu_seq_lens_q"].tolist() == [0, 1, 4]
     assert part["cu_seq_lens_q"].tolist() != offsets.tensor_split(2)[1].tolist()
+
+
+@pytest.mark.parametrize("layout", CONTEXT_LAYOUTS)
+def test_one_rank_takes_every_place_whatever_the_lengths(layout: ContextLayout) -> None:
+    rows = [[1, 1, 1, 2, 0], [4, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
+    assert listed(context_places(tensor(rows), 0, document_multiple(1), layout)) == [[0, 1, 2, 3, 4]] * 3
 
 
 @given(rows_of_ids(leading=False, multiple=4), st.sampled_from([1, 2]))

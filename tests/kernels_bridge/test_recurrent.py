@@ -28,7 +28,8 @@ SAMPLE: Final = ("bamba", "qwen3_next", "kimi_linear")
 def outcomes(*names: str) -> dict[str, dict[str, object]]:
     """Run families in a process of their own, where the packages seem to be installed."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.kernels_bridge.recurrent_stand_ins", *names]
-    return cast("Any", json.loads(run(*command, cwd=REPOSITORY, env=ACTIVE).stdout.splitlines()[-1]))
+    found: dict[str, dict[str, object]] = json.loads(run(*command, cwd=REPOSITORY, env=ACTIVE).stdout.splitlines()[-1])
+    return found
 
 
 def check(name: str, outcome: dict[str, object]) -> None:

@@ -229,6 +229,15 @@ def test_rows_of_a_rank_are_collated() -> None:
     assert sorted(torch.cat([batch["padding_mask"] for batch in batches]).sum(dim=1).tolist()) == [0, 0, 4, 8]
 
 
+@pytest.mark.parametrize("rank", [-1, 2, 3, True, 1.0, None])
+def test_a_rank_is_one_of_those_that_share(rank: Any) -> None:
+    plan = balance_rows(plan_rows([6, 5, 4, 3], 8), 2, cost=_COST)
+    assert len(plan.rank_rows(1)) == len(plan)
+    with pytest.raises(PlanError) as caught:
+        plan.rank_rows(rank)
+    assert (caught.value.problems[0].field, caught.value.problems[0].remedy) == ("rank", "Give a rank from 0 to 1.")
+
+
 def test_too_few_pieces_are_refused_where_no_row_may_be_empty() -> None:
     plan = plan_rows([3, 3, 3], 6)
     with pytest.raises(PlanError, match="3 pieces of documents cannot fill 4 rows"):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import get_args
 
 import pytest
 
 import neatpack
 from neatpack import TrainingBatch, adapters, kernels_bridge
+from neatpack.adapters import strategies
 from neatpack.kernels_bridge.audit.paths import PATHS
 from neatpack.kernels_bridge.audit.report import Kind, ModelJSON, PathJSON, Pattern, Trial
 from tests.docs.markdown import DOCUMENTS, Block, blocks_of, commands_of
@@ -128,4 +131,8 @@ def test_functions_that_are_named_exist(document: Path) -> None:
 
 
 def public_names() -> set[str]:
-    return {*neatpack.__all__, *adapters.__all__, *kernels_bridge.__all__}
+    """Name what the packages export, and the parameters of their functions."""
+    packages: tuple[ModuleType, ...] = (neatpack, adapters, kernels_bridge, strategies)
+    exported = {name: getattr(package, name) for package in packages for name in package.__all__}
+    functions = [each for each in exported.values() if inspect.isfunction(each)]
+    return {*exported, *(parameter for each in functions for parameter in inspect.signature(each).parameters)}

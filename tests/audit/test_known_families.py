@@ -62,8 +62,8 @@ ROWS: Final[dict[str, Row]] = {
 """What was found by kernels, masks and texts of others, on one row of four documents; by family and path."""
 
 _RELATIVE: Final = (
-    "Another kernel refused what the layer adds to scores for the distance of tokens. The audit's own does without, and "
-    "goes on to the convolutions, which leak."
+    "Another kernel refused what the layer adds to scores for the distance of tokens. The audit's own does without, "
+    "and goes on to the convolutions, which leak."
 )
 
 EXPLAINED: Final[dict[tuple[str, PathName], tuple[Verdict, str]]] = {

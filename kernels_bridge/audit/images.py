@@ -55,19 +55,19 @@ class ImageFeed:
         for name in ("mm_token_type_ids", "token_type_ids"):
             if name in names:
                 added[name] = (tokens == IMAGE_TOKEN).int()
-        rows = [_markers(row) for row in tokens.tolist()]
+        rows = [image_markers(row) for row in cast("list[list[int]]", tokens.tolist())]
         if any(rows):
             added.update(_grids(rows) if "image_grid_thw" in names else _planes(rows, "pixel_attention_mask" in names))
         positions = kwargs.get("position_ids")
         if isinstance(positions, Tensor) and positions.ndim == 2 and "image_grid_thw" in names:
-            added["position_ids"] = self._positions_on_axes(tokens, positions)
+            added["position_ids"] = self.positions_on_axes(tokens, positions)
         return args, {**kwargs, **added}
 
-    def _positions_on_axes(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def positions_on_axes(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Give each document the positions that the model gives it alone, below its own: `[4, batch, sequence]`."""
         axes = positions.expand(4, *positions.shape).clone()
         for row, (ids, places) in enumerate(zip(tokens, positions, strict=True)):
-            starts = [*(places == 0).nonzero()[:, 0].tolist(), len(places)]
+            starts = [*cast("list[int]", (places == 0).nonzero()[:, 0].tolist()), len(places)]
             for start, stop in pairwise(starts):
                 if bool((ids[start:stop] == IMAGE_TOKEN).any()):
                     axes[1:, row, start:stop] = self._rope_index(ids[None, start:stop])[:, 0]
@@ -83,7 +83,7 @@ class ImageFeed:
         return cast("tuple[Tensor, Tensor]", found)[0]
 
 
-def _markers(row: Sequence[int]) -> list[int]:
+def image_markers(row: Sequence[int]) -> list[int]:
     """Find the images of a row, and for each the text token beside it in its own document.
 
     A run of places holds whole images. The first of them stands behind its document's text, and where nothing is

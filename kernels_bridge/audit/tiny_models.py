@@ -122,11 +122,16 @@ def shrunk(default: PreTrainedConfig) -> PreTrainedConfig:
     exceptions = EXCEPTIONS.get(default.model_type, {})
     parts = {
         name: shrunk(part)
-        for name in default.sub_configs
+        for name in _parts_of(default)
         if name not in exceptions and (part := getattr(default, name, None)) is not None
     }
     build = cast("Callable[..., PreTrainedConfig]", type(default))
     return build(**{**_small_fields(fields), **parts, **exceptions})
+
+
+def _parts_of(config: PreTrainedConfig) -> list[str]:
+    """Name the configurations inside one."""
+    return list(cast("Mapping[str, object]", config.sub_configs))
 
 
 def tiny_model_class(name: str) -> type[nn.Module]:
@@ -163,7 +168,7 @@ def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
         >>> sum(parameter.numel() for parameter in model.parameters()) < LARGEST
         True
     """
-    _require_tiny(name)
+    require_tiny(name)
     with seeded():
         model = _build(name, attention)
     redraw_weights(model)
@@ -202,7 +207,7 @@ def _build(name: str, attention: str | None) -> nn.Module:
     config = deepcopy(tiny_config(name))
     options: dict[str, object] = {}
     if attention is not None and _split(name)[1] == "images":  # documents are packed in the text tower alone
-        towers = dict.fromkeys(config.sub_configs, "eager")
+        towers = dict.fromkeys(_parts_of(config), "eager")
         options["attn_implementation"] = {**towers, "text_config": attention}
     elif attention is not None:
         options["attn_implementation"] = attention
@@ -210,7 +215,7 @@ def _build(name: str, attention: str | None) -> nn.Module:
 
 
 @cache
-def _require_tiny(name: str) -> None:
+def require_tiny(name: str) -> None:
     """Check the size of a model before any memory is taken for it."""
     with torch.device("meta"):
         model = _build(name, None)

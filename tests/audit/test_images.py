@@ -102,29 +102,29 @@ def test_two_images_touch_at_a_boundary_and_no_change_takes_them_away(packed: Pa
 )
 def test_pixels_come_from_the_text_of_their_own_document(row: str, markers: Sequence[str]) -> None:
     tokens = [token for letter in row for token in ([IMAGE_TOKEN] * IMAGE_PLACES if letter == "#" else [ord(letter)])]
-    assert images._markers(tokens) == list(map(ord, markers))
+    assert images.image_markers(tokens) == list(map(ord, markers))
 
 
 def test_pixels_of_another_document_are_a_leak(texts: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = images._markers
+    found = images.image_markers
 
     def exchanged(row: Sequence[int]) -> list[int]:
         return found(row)[::-1]
 
-    monkeypatch.setattr(images, "_markers", exchanged)
+    monkeypatch.setattr(images, "image_markers", exchanged)
     path = audit_models([ModelType("llava@images")], texts, paths=["varlen"]).models[0].paths["varlen"]
     assert path.verdict == "leak"
     assert {path.from_document, path.to_document} == {4, 5}
 
 
 def test_positions_of_images_that_do_not_restart_are_found(texts: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = ImageFeed._positions_on_axes
+    found = ImageFeed.positions_on_axes
 
     def shifted(feed: ImageFeed, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         axes = found(feed, tokens, positions)
         axes[2, tokens == IMAGE_TOKEN] += 1
         return axes
 
-    monkeypatch.setattr(ImageFeed, "_positions_on_axes", shifted)
+    monkeypatch.setattr(ImageFeed, "positions_on_axes", shifted)
     path = audit_models([ModelType("qwen2_vl@images")], texts, paths=["varlen"]).models[0].paths["varlen"]
     assert path.verdict == "differs"

@@ -109,7 +109,7 @@ def test_weights_are_the_same_every_time() -> None:
 
 def test_a_model_that_stays_large_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(tiny_sizes.SIZES, "vocab_size")
-    for cached in (tiny_models.tiny_config, tiny_models._require_tiny):
+    for cached in (tiny_models.tiny_config, tiny_models.require_tiny):
         monkeypatch.setattr(tiny_models, cached.__name__, cached.__wrapped__)
     with pytest.raises(ModelError, match=r"is not tiny when shrunk: .*embed_tokens"):
         build_tiny_model("gemma2")

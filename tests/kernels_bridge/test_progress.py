@@ -37,7 +37,10 @@ def test_on_a_terminal_a_bar_moves_and_goes(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_rich_a_terminal_has_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    def nowhere(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", nowhere)
     stream = _Terminal()
     with progress_of(1, stream) as advance:
         advance("one: clean")

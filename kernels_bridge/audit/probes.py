@@ -279,8 +279,7 @@ def _narrowed(group: Group, effect_of: Callable[[Group], float]) -> int:
     while len(group) > 1:
         halves = (group[: len(group) // 2], group[len(group) // 2 :])
         group = max(halves, key=effect_of)
-    (document,) = group
-    return document
+    return next(iter(group))
 
 
 def _greatest(parts: Iterable[Tensor]) -> float:

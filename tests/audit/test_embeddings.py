@@ -64,7 +64,7 @@ def test_tokens_are_followed_to_other_places(move: str) -> None:
     with EmbeddingWatch(TOKENS) as watch:
         states = TABLE[MOVES[move](TOKENS)]
     (gradient,) = torch.autograd.grad(states[place].sum(), watch.leaves)
-    assert (gradient.abs().sum(2) > 0).tolist() == expected
+    assert (gradient.abs().sum(2) > 0).tolist() == expected  # pyright: ignore[reportUnknownMemberType]
 
 
 def test_what_fills_is_no_token() -> None:
@@ -162,7 +162,7 @@ def test_tokens_that_were_moved_are_followed_to_where_they_came_from() -> None:
     assert leaf.shape == (2, 5, 3)
     for row, place, source in ((0, 2, (0, 2)), (1, 0, (0, 3)), (2, 1, (1, 1)), (3, 0, (1, 2))):
         (gradient,) = torch.autograd.grad(looked_up[row, place].sum(), leaf, retain_graph=True)
-        assert gradient.nonzero()[:, :2].unique(dim=0).tolist() == [list(source)]
+        assert gradient.nonzero()[:, :2].unique(dim=0).tolist() == [list(source)]  # pyright: ignore[reportUnknownMemberType]
     (gradient,) = torch.autograd.grad(looked_up[1, 1:].sum(), leaf)
     assert not gradient.any()  # padding of a row came from nowhere
 

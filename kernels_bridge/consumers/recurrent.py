@@ -74,11 +74,11 @@ def attend(
         BoundariesMissingError: the offsets did not arrive.
         ModelError: the layer made a mask of its own.
     """
-    others = {name: option for name, option in options.items() if name not in (_OFFSETS, "seq_idx")}
+    others: dict[str, Any] = {name: option for name, option in options.items() if name not in (_OFFSETS, "seq_idx")}
     if is_flash(implementation):
         return hf_flash.attend(implementation, module, query, key, value, attention_mask, **others)
-    every_place: dict[str, Any] = {"packed_token_indices": torch.arange(query.shape[2], device=query.device)}
-    return reference.attend(implementation, module, query, key, value, attention_mask, **{**others, **every_place})
+    others["packed_token_indices"] = torch.arange(query.shape[2], device=query.device)
+    return reference.attend(implementation, module, query, key, value, attention_mask, **others)
 
 
 def _arguments(model: nn.Module, call: PackedCall) -> Mapping[str, object]:

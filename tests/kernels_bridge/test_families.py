@@ -1,5 +1,7 @@
 """What is known of families: it is what the audit measures, it binds its versions, and consumers go by it."""
 
+# What stands in modules and registries of others is of any type.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import sys

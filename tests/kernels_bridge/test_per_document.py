@@ -1,5 +1,7 @@
 """Each document in a row of its own, around the model's own forward: equal to itself alone, whatever the family."""
 
+# Torch leaves hooks and seeds without types.
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import copy
@@ -20,6 +22,7 @@ from neatpack.kernels_bridge.audit.targets import ModelType
 from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
 from neatpack.kernels_bridge.consumers import per_document
 from neatpack.kernels_bridge.consumers.per_document import PerDocumentConsumer, plan_calls
+from neatpack.kernels_bridge.registry import Consumer
 from tests.kernels_bridge.packed import IDS, TOKENS, alone, first_fault, gradients, logits, loss, tiny
 from tests.kernels_bridge.untyped import backward, different, ints
 
@@ -122,7 +125,7 @@ def test_a_planted_mixup_of_documents_is_seen() -> None:
             derived = super().derive(model, call)
             return {**derived, "input_ids": cast("Tensor", derived["input_ids"]).roll(1, 0)}
 
-    with use_consumer(Shifted()):
+    with use_consumer(cast("Consumer", Shifted())):
         configure_packing("eager", model)
         assert first_fault(model, expected) is not None
 
@@ -140,7 +143,7 @@ def test_the_audit_sees_documents_that_share_a_row() -> None:
 
     texts = read_texts(default_paths())
     for consumer, verdict in ((PerDocumentConsumer(), "clean"), (Joining(), "leak")):
-        with use_consumer(consumer):
+        with use_consumer(cast("Consumer", consumer)):
             finding = audit_models([ModelType("mamba2")], texts, paths=["configured"]).models[0].paths["configured"]
         assert finding.verdict == verdict
         assert finding.gradient is not None

@@ -1,5 +1,7 @@
 """Convolutions, state spaces and delta rules, by stand-ins for their kernels: packed equals alone, or it is refused."""
 
+# Torch leaves Tensor.tolist without a type.
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import json

@@ -89,3 +89,8 @@ def test_a_mask_that_numbers_documents_is_read_as_ids(ids: Tensor) -> None:
     assert listed(document_ids_from_attention_mask(plain)) == [[int(number) for number in row] for row in listed(plain)]
     with pytest.raises(DocumentIdsError, match="attention_mask"):
         document_ids_from_attention_mask(ids.float())
+
+
+def test_the_last_element_that_int32_counts_needs_no_int64() -> None:
+    assert not needs_int64_indices((2**31,), (1,))
+    assert needs_int64_indices((2**31 + 1,), (1,))

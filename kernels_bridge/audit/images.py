@@ -55,7 +55,7 @@ class ImageFeed:
         for name in ("mm_token_type_ids", "token_type_ids"):
             if name in names:
                 added[name] = (tokens == IMAGE_TOKEN).int()
-        rows = [image_markers(row) for row in cast("list[list[int]]", tokens.tolist())]
+        rows = [image_markers([int(token) for token in row]) for row in tokens]
         if any(rows):
             added.update(_grids(rows) if "image_grid_thw" in names else _planes(rows, "pixel_attention_mask" in names))
         positions = kwargs.get("position_ids")
@@ -67,7 +67,7 @@ class ImageFeed:
         """Give each document the positions that the model gives it alone, below its own: `[4, batch, sequence]`."""
         axes = positions.expand(4, *positions.shape).clone()
         for row, (ids, places) in enumerate(zip(tokens, positions, strict=True)):
-            starts = [*cast("list[int]", (places == 0).nonzero()[:, 0].tolist()), len(places)]
+            starts = [*(int(place) for place in (places == 0).nonzero()[:, 0]), len(places)]
             for start, stop in pairwise(starts):
                 if bool((ids[start:stop] == IMAGE_TOKEN).any()):
                     axes[1:, row, start:stop] = self._rope_index(ids[None, start:stop])[:, 0]

@@ -249,6 +249,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("costs unheeded", balancing, "row_costs", after(np.zeros_like)),
         Fault("dealt in turn", balancing, "_deal_step", swap(faults.dealt_in_turn)),
     ],
+    "test_no_row_takes_more_pieces_than_the_fullest_row_of_the_plan": [
+        Fault("bound forgotten", balancing, "_Room", after(lambda room: room._replace(pieces=room.tokens))),
+    ],
     "test_resuming_loses_and_repeats_nothing": [
         Fault("steps come back", RankPlan, "state", faults.nothing_done),
         Fault("carried rows forgotten", RankPlan, "state", after(lambda state: {**state, "carried": []})),

@@ -39,7 +39,7 @@ class AttentionCost:
     def __post_init__(self) -> None:
         values: dict[str, object] = {"linear": self.linear, "quadratic": self.quadratic}
         for name, value in values.items():
-            number = isinstance(value, Real) and not isinstance(value, bool)
+            number = not isinstance(value, bool) and isinstance(value, Real)
             if not (number and 0 <= cast("float", value) < math.inf):
                 remedy = "Give a cost per token, or take AttentionCost.of_model."
                 problem = Problem(name, "must be a finite number, 0 or above", "value", value=value, remedy=remedy)

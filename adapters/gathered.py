@@ -366,9 +366,10 @@ def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
 
 
 def _pair_problems(value: object, field: str) -> list[Problem]:
+    given: object = value
     if isinstance(value, tuple) and len(cast("tuple[object, ...]", value)) == 2:
         return []
-    return [Problem(field, "must be a pair of ints", "type", value=repr(value), remedy="Give (batch, sequence).")]
+    return [Problem(field, "must be a pair of ints", "type", value=repr(given), remedy="Give (batch, sequence).")]
 
 
 def _metadata_form_problems(indices: object, offsets: object, batch: int, sequence: int) -> list[Problem]:

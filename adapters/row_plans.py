@@ -201,8 +201,6 @@ class RowPlan:
         pairs = zip(_parts(self), _parts(other), strict=True)
         return all(np.array_equal(one, two) for one, two in pairs)
 
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
-
     def __reduce__(self) -> tuple[type[RowPlan], tuple[object, ...]]:
         return RowPlan, tuple(_parts(self))
 

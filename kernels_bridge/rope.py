@@ -34,7 +34,8 @@ def forget_longest(model: nn.Module) -> None:
     Calls whose rows grow from one to the next are then computed as each would be by a new model.
     """
     for module in cast("Iterator[Any]", model.modules()):
-        for name in [name for name in vars(module) if name.endswith(_CACHED)]:
+        names = list(cast("dict[str, object]", vars(module)))
+        for name in (name for name in names if name.endswith(_CACHED)):
             prefix = name.removesuffix(_CACHED)
             longest: object = getattr(module, "original_max_seq_len", None)
             if isinstance(longest, int) and getattr(module, name) > longest:

@@ -29,9 +29,11 @@ def _has_cuda() -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is marked `gpu` where there is none."""
+    """Skip what is marked `gpu` where there is none, and `sweep` where it is not asked for."""
     if item.get_closest_marker("gpu") is not None and not _has_cuda():
         pytest.skip("needs a CUDA device")
+    if item.get_closest_marker("sweep") is not None and "sweep" not in item.config.option.markexpr:
+        pytest.skip("measures every family again: pytest -m sweep")
 
 
 @pytest.fixture(scope="session")

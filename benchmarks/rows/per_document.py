@@ -59,6 +59,6 @@ def _model() -> nn.Module:
         num_attention_heads=8,
         vocab_size=1000,
     )
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     auto = cast("Any", peers.find("transformers", "AutoModelForCausalLM"))
     return cast("nn.Module", auto.from_config(config, attn_implementation="sdpa").train())

@@ -58,11 +58,10 @@ class Origin:
     def kind(self) -> MixingKind:
         """What mixes tokens there, as far as its names and its operations tell."""
         name = self.class_name.lower()
-        kinds: list[MixingKind] = []
-        kinds += [kind for kind, words in _NAMES if any(word in name for word in words)]
+        kinds: list[MixingKind] = [kind for kind, words in _NAMES if any(word in name for word in words)]
         if self.module and any(word in name for word in _ROUTERS):
             kinds.append("router")
-        kinds += [kind for kind, names in _OPERATIONS if not names.isdisjoint(self.operations)]
+        kinds.extend(kind for kind, names in _OPERATIONS if not names.isdisjoint(self.operations))
         return kinds[0] if kinds else "mixing"
 
     def __str__(self) -> str:

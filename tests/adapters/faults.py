@@ -318,7 +318,7 @@ def cost_of_tokens(cost: AttentionCost, lengths: Integers) -> npt.NDArray[np.flo
 
 def dealt_in_turn(rows: Integers, _costs: object, shape: tuple[int, int]) -> Any:
     """Deal rows as they come."""
-    return rows.reshape(shape).tolist()
+    return np.reshape(rows, shape).tolist()
 
 
 def drawn_anew(count: int, _seed: int) -> Integers:

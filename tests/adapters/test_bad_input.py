@@ -428,18 +428,18 @@ def test_a_mask_function_takes_ids_alone(name: str) -> None:
         mask_function(ids)
 
 
-@pytest.mark.parametrize(
-    ("field", "call"),
-    [
-        ("method", lambda bad: plan_rows([1], 4, method=bad)),
-        ("overlong", lambda bad: plan_rows([1], 4, overlong=bad)),
-        ("remainder", lambda bad: balance_rows(_PLAN, 1, cost=_COST, remainder=bad)),
-        ("ranks", lambda bad: resume_rows(_RANKED.state(0), ranks=bad)),
-        ("rows_per_rank", lambda bad: resume_rows(_RANKED.state(0), rows_per_rank=bad)),
-        ("rows", lambda bad: collate_documents(_DOCUMENTS, _PLAN, rows=bad)),
-        ("allow_empty", lambda bad: build_packed_sequence_metadata(_IDS, allow_empty=bad)),
-    ],
-)
+_WORDS_AND_NUMBERS: Final[list[tuple[str, Callable[[Any], object]]]] = [
+    ("method", lambda bad: plan_rows([1], 4, method=bad)),
+    ("overlong", lambda bad: plan_rows([1], 4, overlong=bad)),
+    ("remainder", lambda bad: balance_rows(_PLAN, 1, cost=_COST, remainder=bad)),
+    ("ranks", lambda bad: resume_rows(_RANKED.state(0), ranks=bad)),
+    ("rows_per_rank", lambda bad: resume_rows(_RANKED.state(0), rows_per_rank=bad)),
+    ("rows", lambda bad: collate_documents(_DOCUMENTS, _PLAN, rows=bad)),
+    ("allow_empty", lambda bad: build_packed_sequence_metadata(_IDS, allow_empty=bad)),
+]
+
+
+@pytest.mark.parametrize(("field", "call"), _WORDS_AND_NUMBERS)
 @pytest.mark.parametrize("bad", [np.array([[1, 1]]), torch.tensor([[1, 1]])])
 def test_an_array_where_a_word_or_a_number_stands_is_named(
     field: str, call: Callable[[Any], object], bad: object

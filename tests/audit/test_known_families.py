@@ -76,7 +76,7 @@ SAMPLE: Final = frozenset({"qwen2", "mixtral", "gpt_oss", "nemotron", "gptj", "m
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.slow) for name in ROWS]
+    "name", [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.sweep) for name in ROWS]
 )
 def test_the_audit_finds_what_was_found(texts: list[bytes], name: str) -> None:
     model = audit_models([ModelType(name)], texts, paths=PATHS).models[0]

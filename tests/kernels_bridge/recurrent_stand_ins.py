@@ -4,13 +4,13 @@ Transformers looks for the packages once, when it imports a modeling module, so 
 `python -m tests.kernels_bridge.recurrent_stand_ins FAMILY...` prints what each family does, as JSON.
 """
 
-# ruff: noqa: N803, N806 - names of the kernels' arguments
+# ruff: noqa: N803 - names of the kernels' arguments
 from __future__ import annotations
 
 import json
 import sys
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,15 +55,15 @@ def mamba_chunk_scan_combined(
     del chunk_size, z
     dt = dt if dt_bias is None else dt + dt_bias
     dt = (softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
-    B, C = (each.repeat_interleave(x.shape[2] // each.shape[2], dim=2) for each in (B, C))
+    keys, queries = (each.repeat_interleave(x.shape[2] // each.shape[2], dim=2) for each in (B, C))
     state = torch.zeros(x.shape[0], *x.shape[2:], B.shape[-1])
     outputs: list[Tensor] = []
     for step in range(x.shape[1]):
         if seq_idx is not None and step:
             state = state * (seq_idx[:, step] == seq_idx[:, step - 1])[:, None, None, None]
         decay = torch.exp(dt[:, step] * A)[..., None, None]
-        state = state * decay + (dt[:, step, :, None] * x[:, step])[..., None] * B[:, step, :, None]
-        outputs.append((state * C[:, step, :, None]).sum(-1))
+        state = state * decay + (dt[:, step, :, None] * x[:, step])[..., None] * keys[:, step, :, None]
+        outputs.append((state * queries[:, step, :, None]).sum(-1))
     out = torch.stack(outputs, dim=1)
     out = out if D is None else out + D[:, None] * x
     return (out, state) if return_final_states else out
@@ -88,7 +88,7 @@ def chunk_gated_delta_rule(
         q, k = (each * torch.rsqrt((each * each).sum(-1, keepdim=True) + 1e-6) for each in (q, k))
     q, k = (each.repeat_interleave(v.shape[2] // each.shape[2], dim=2) for each in (q, k))
     decay = g.exp()[..., None] if g.ndim == 4 else g.exp()[..., None, None]
-    starts = set() if cu_seqlens is None else set(cast("list[int]", cu_seqlens.tolist()))
+    starts: set[int] = set() if cu_seqlens is None else set(map(int, cu_seqlens))
     state = torch.zeros(*k.shape[:1], k.shape[2], k.shape[3], v.shape[3])
     outputs: list[Tensor] = []
     for step in range(q.shape[1]):

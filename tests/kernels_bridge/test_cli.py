@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -168,7 +168,7 @@ def test_the_current_folder_is_importable_for_the_audit_only(
 def test_an_interruption_leaves_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("neatpack.kernels_bridge.audit.run.audit_models", interrupted)
@@ -176,6 +176,15 @@ def test_an_interruption_leaves_without_a_traceback(
     assert capsys.readouterr().err.endswith("neatpack: interrupted\n")
 
 
+@pytest.fixture
+def heeded_interrupts() -> Iterator[None]:
+    """Let processes that are started heed SIGINT: a shell's background job hands on that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded_interrupts")
 def test_a_signal_interrupts_a_running_audit() -> None:
     command = [sys.executable, "-m", "neatpack", "audit", *["llama"] * 50]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

@@ -28,6 +28,6 @@ def test_families_that_are_hard_to_pack_are_clean() -> None:
     assert unclean(*SAMPLE) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_every_family_is_clean() -> None:
     assert unclean(*FINDINGS) == {}

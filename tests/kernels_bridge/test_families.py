@@ -47,7 +47,7 @@ def test_the_sample_shows_that_findings_differ() -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_all_findings_are_what_is_measured() -> None:
     found = dict(measured_families(TEXTS))
     different = {name: ways for name, ways in found.items() if ways != findings(name)}

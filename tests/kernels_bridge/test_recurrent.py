@@ -49,7 +49,7 @@ def test_packed_equals_alone_and_lost_boundaries_are_seen() -> None:
         check(name, outcome)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_every_known_family() -> None:
     found = outcomes(*RECURRENT)
     assert set(found) == set(RECURRENT)

@@ -27,7 +27,9 @@ _KINDS: Final[Mapping[str, ProblemKind]] = {"missing": "missing", "extra_forbidd
 class WireModel(BaseModel):
     """What the models here have in common: strict, closed, frozen, and read with errors of neatpack."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, revalidate_instances="always")
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        strict=True, extra="forbid", frozen=True, revalidate_instances="always"
+    )
 
     error: ClassVar[type[PackingError]] = PackingError
 

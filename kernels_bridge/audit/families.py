@@ -40,8 +40,8 @@ class Through(nn.Module):
 
     def __init__(self, name: str, way: Way) -> None:
         super().__init__()
-        self.model = build_tiny_model(name, "eager")
-        self.is_bound = way in _CONSUMERS
+        self.model: nn.Module = build_tiny_model(name, "eager")
+        self.is_bound: bool = way in _CONSUMERS
         if self.is_bound:
             bind(self.model, _CONSUMERS[way], "eager", PackingCapabilities("document_ids"))
 

@@ -88,16 +88,19 @@ def layer_types(model: nn.Module) -> tuple[str, ...]:
     config = text_config(model)
     listed: object = getattr(config, "layer_types", None)
     if listed is None:
-        return (FULL,) if getattr(config, "sliding_window", None) is None else (SLIDING,)
+        return (FULL,) if sliding_window(model) is None else (SLIDING,)
     if not isinstance(listed, Iterable) or isinstance(listed, str):
         raise CapabilitiesError(Problem("config.layer_types", "must list names", "type", value=repr(listed)))
     return tuple(dict.fromkeys(map(str, cast("Iterable[object]", listed))))
 
 
 def sliding_window(model: nn.Module) -> int | None:
-    """Tell how many places a token of a sliding layer sees, its own included."""
+    """Tell how many places a token of a sliding layer sees, its own included; None where there is no window.
+
+    Some configs say 0 where the window is switched off.
+    """
     window: object = getattr(text_config(model), "sliding_window", None)
-    return window if isinstance(window, int) else None
+    return window if isinstance(window, int) and window > 0 else None
 
 
 KIND_TEXTS: Final[Mapping[str, str]] = {

@@ -64,7 +64,7 @@ def test_the_last_lines_say_which_configured_paths_are_clean(report: Report) -> 
     assert lines[-4:] == [
         "llama                 the configured path is clean, by consumer block_causal",
         "gemma2                the configured path is clean, by consumer block_causal",
-        "bamba                 the configured path is not clean: refused",
+        "bamba                 the configured path is clean, by consumer per_document",
         "package.models:build  the configured path is not clean: error",
     ]
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import pytest
+import torch
 from torch import nn
 
 from neatpack.contracts import Accepted, Decision, Rejected
@@ -16,7 +17,7 @@ from neatpack.kernels_bridge import configure_packing, decide, get_binding, get_
 from neatpack.kernels_bridge import families as families_module
 from neatpack.kernels_bridge.audit.families import measure_family, measured_families, write_table
 from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
-from neatpack.kernels_bridge.families import CLEAN, KIND_TEXTS, WAYS, knowledge
+from neatpack.kernels_bridge.families import CLEAN, FULL, KIND_TEXTS, WAYS, knowledge, layer_types, sliding_window
 from neatpack.kernels_bridge.families_page import families_page
 from neatpack.kernels_bridge.family_table import FINDINGS, MEASURED_ON
 from tests.environments import REPOSITORY
@@ -91,6 +92,17 @@ def test_families_that_drop_arguments_are_known_when_configuring(name: str) -> N
     binding = get_binding(model)
     assert binding is not None
     assert binding.consumer == "per_document"
+
+
+def test_a_window_of_no_place_is_none() -> None:
+    model = tiny("qwen2_moe")
+    assert cast("Any", model).config.sliding_window == 0
+    assert (layer_types(model), sliding_window(model)) == ((FULL,), None)
+    with torch.no_grad():
+        alone = cast("Any", model)(TOKENS[:1, IDS[0] == 2], use_cache=False).logits
+        configure_packing("eager", model)
+        packed = cast("Any", model)(TOKENS, _packed_seq_ids=IDS, use_cache=False).logits
+    torch.testing.assert_close(packed[:1, IDS[0] == 2], alone)
 
 
 def test_a_decision_says_on_what_it_rests() -> None:

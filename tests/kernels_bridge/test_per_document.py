@@ -304,7 +304,7 @@ def test_a_custom_model_has_to_be_asked_for_and_is_called_once_per_length() -> N
 def test_models_that_take_packed_rows_themselves_are_left_alone() -> None:
     from tests.kernels_bridge.toys import Ids, Recurrent
 
-    for model, reason in ((Ids(), "takes 'document_ids' itself"), (Recurrent(), "metadata itself")):
+    for model, reason in ((Ids(), "takes 'document_ids' itself"), (Recurrent(), "takes packed rows itself")):
         decision = get_consumer("per_document").decide(model, "sdpa")
         assert isinstance(decision, Rejected)
         assert reason in decision.reason

@@ -75,7 +75,7 @@ def measure_family(name: str, texts: Sequence[bytes]) -> dict[Way, str]:
 
 
 def _measure(name: str, way: Way, texts: Sequence[bytes]) -> str:
-    target: Target = ModelType(name) if way == "positions" else Builder(way, lambda: Through(name, way))
+    target: Target = ModelType(name) if way == "positions" else Builder(way, lambda: Through(name, way), custom=False)
     path: PathName = "positions" if way == "positions" else "configured"
     finding = audit_models([target], texts, paths=[path]).models[0].paths.get(path)
     if finding is None:

@@ -86,16 +86,19 @@ class ModelType:
 
 @dataclass
 class Builder:
-    """A callable that builds a module. The weights of what it builds first are given to all that it builds later."""
+    """A callable that builds a module. The weights of what it builds first are given to all that it builds later.
+
+    Attributes:
+        name: what the report calls it.
+        build: makes the module.
+        weights: of what was built first.
+        custom: whether it is somebody's own module, of which nothing is known.
+    """
 
     name: str
     build: Callable[[], object]
     weights: dict[str, torch.Tensor] | None = None
-
-    @property
-    def custom(self) -> bool:
-        """Nothing is known of what a callable builds."""
-        return True
+    custom: bool = True
 
     @contextmanager
     def variant(self, attention: Attention) -> Generator[Variant, None, None]:

@@ -117,6 +117,6 @@ def test_no_gradient_crosses() -> None:
 
 
 def test_the_audit_finds_it_clean() -> None:
-    builder = Builder("gemma2", lambda: tiny("gemma2", FLEX))
+    builder = Builder("gemma2", lambda: tiny("gemma2", FLEX), custom=False)
     finding = audit_models([builder], read_texts(default_paths()), paths=["configured"]).models[0].paths["configured"]
     assert (finding.verdict, finding.calls, finding.boundaries_seen) == ("clean", 2, True)

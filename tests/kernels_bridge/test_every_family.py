@@ -7,10 +7,18 @@ import pytest
 from neatpack.kernels_bridge.audit.run import audit_models
 from neatpack.kernels_bridge.audit.targets import ModelType
 from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
-from neatpack.kernels_bridge.family_table import FINDINGS
+from neatpack.kernels_bridge.audit.tiny_models import model_types
 
 # One of each mechanism that leaves nothing but one document per row, and one call per length among them.
 SAMPLE = ("bamba", "camembert", "cpmant", "deepseek_v4", "prophetnet", "rwkv")
+
+
+EXPLAINED = {
+    "doge": "inconclusive: ",  # its layers add to the mask before attention is called, so that what arrives is another
+    "moshi": "inconclusive: ",  # likewise
+    "xlnet": "refused: ModelError: mems",  # a cache, which it returns unless it is called with use_mems=False
+}
+"""Families whose documents stay apart, as `FINDINGS` has it, and of which the audit of the whole says less, and why."""
 
 
 def unclean(*names: str) -> dict[str, str]:
@@ -20,8 +28,12 @@ def unclean(*names: str) -> dict[str, str]:
     return {
         name: error or f"{path.verdict}: {path.message}" if path is not None else str(error)
         for name, (error, path, choice) in found.items()
-        if path is None or path.verdict != "clean" or choice.consumer is None
+        if (path is None or path.verdict != "clean" or choice.consumer is None) and not _is_not_built(error)
     }
+
+
+def _is_not_built(error: str | None) -> bool:
+    return error is not None and error.startswith(("ModelError: model type", "AssertionError: If you want to train"))
 
 
 def test_families_that_are_hard_to_pack_are_clean() -> None:
@@ -30,4 +42,6 @@ def test_families_that_are_hard_to_pack_are_clean() -> None:
 
 @pytest.mark.sweep
 def test_every_family_is_clean() -> None:
-    assert unclean(*FINDINGS) == {}
+    found = unclean(*model_types())
+    assert {name: told for name, told in found.items() if not told.startswith(EXPLAINED.get(name, "nothing"))} == {}
+    assert set(found) == set(EXPLAINED)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS
-from neatpack.kernels_bridge.audit.report import ModelReport, Report, Verdict
+from neatpack.kernels_bridge.audit.report import Environment, ModelReport, Report, Verdict
 
 WORDS: Final[Mapping[Verdict, str]] = {
     "clean": "ok",
@@ -26,11 +26,11 @@ def families_page(report: Report) -> str:
 
     How long the audit took is left out, so that the page changes only with what was found.
     """
-    return "\n".join([*_introduction(report), "", *_table(report), "", *_unaudited(report), ""])
+    models = sorted(report.models, key=lambda model: model.name)
+    return "\n".join([*_introduction(report.environment), "", *_table(models), "", *_unaudited(models), ""])
 
 
-def _introduction(report: Report) -> Iterator[str]:
-    environment = report.environment
+def _introduction(environment: Environment) -> Iterator[str]:
     yield "# Audited families"
     yield ""
     yield f"Written by `{COMMAND}`; do not edit."
@@ -48,9 +48,9 @@ def _introduction(report: Report) -> Iterator[str]:
     yield ""
 
 
-def _table(report: Report) -> Iterator[str]:
+def _table(models: Sequence[ModelReport]) -> Iterator[str]:
     rows: dict[tuple[str, ...], list[str]] = {}
-    for model in report.models:
+    for model in models:
         if model.error is None:
             rows.setdefault(_cells(model), []).append(f"`{model.name}`")
     numbers = [str(number) for number in range(1, len(PATH_NAMES) + 1)]
@@ -75,10 +75,10 @@ def _kinds(model: ModelReport) -> str:
     return "; ".join(f"{kind} {' '.join(paths)}" for kind, paths in numbers.items())
 
 
-def _unaudited(report: Report) -> Iterator[str]:
+def _unaudited(models: Sequence[ModelReport]) -> Iterator[str]:
     yield "## Not audited"
     yield ""
-    failed = [model for model in report.models if model.error is not None]
+    failed = [model for model in models if model.error is not None]
     yield _row(["family", "why"])
     yield _row(["---", "---"])
     for model in failed:

@@ -17,6 +17,7 @@ from neatpack import TrainingBatch, adapters, kernels_bridge
 from neatpack.adapters import strategies
 from neatpack.kernels_bridge.audit.paths import PATHS
 from neatpack.kernels_bridge.audit.report import Kind, ModelJSON, PathJSON, Pattern, Trial
+from neatpack.kernels_bridge.audit.tiny_models import every_model_type
 from tests.docs.markdown import DOCUMENTS, Block, blocks_of, commands_of
 from tests.environments import ACTIVE, REPOSITORY, run
 from tests.packaging.test_checkers import CHECKERS
@@ -36,10 +37,11 @@ KNOWN_WORDS = {
     *TrainingBatch.__annotations__,
     *vars(neatpack.THDConsumer),
     *adapters.PACKING_METHODS,
+    *every_model_type(),
     "schema_version",
 }
-"""What the documents name beside public functions: paths, kinds, mask types, consumers, declarations, batch fields, and
-ways to plan rows."""
+"""What the documents name beside public functions: paths, kinds, mask types, consumers, declarations, batch fields,
+ways to plan rows, and model types."""
 
 OTHER_COMMANDS = [["ruff", "format"], ["source", ".venv/bin/activate"]]
 """What the documents may show beside commands that CI runs."""

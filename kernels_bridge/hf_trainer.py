@@ -21,7 +21,7 @@ class PackingWatchCallback(TrainerCallback):
         every: optimizer steps from one check to the next, the first one included.
         label_shift: who shifted the labels, see `mask_labels`.
         most_places: how much of a row is given to the model in a check.
-        on_problem: called with each problem; where None, it is raised in the forward.
+        on_problem: called with each problem; where None, it is raised in the forward, which ends training.
 
     Attributes:
         watch: what watches the model; None before training.
@@ -63,7 +63,7 @@ class PackingWatchCallback(TrainerCallback):
                 every=0,
                 label_shift=self.label_shift,
                 most_places=self.most_places,
-                on_problem=self.on_problem,
+                on_problem=self._stop if self.on_problem is None else self.on_problem,
             )
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -76,6 +76,10 @@ class PackingWatchCallback(TrainerCallback):
         """Take the hook off the model; what was found stays in `watch`."""
         del args, state, control
         self._end()
+
+    def _stop(self, error: PackingError) -> None:
+        self._end()  # a training that fails has no other end that a callback is told of
+        raise error
 
     def _end(self) -> None:
         if self.watch is not None:

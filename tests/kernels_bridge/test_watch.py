@@ -182,27 +182,3 @@ def test_an_armed_watch_checks_the_next_forward_alone() -> None:
 def test_numbers_that_are_none_are_refused(name: str, value: object) -> None:
     with pytest.raises(EncodingError, match=name):
         cast("Any", watch_packing)(model_for(), **{name: value})
-
-
-def test_the_callback_of_a_trainer_asks_for_checks_and_leaves_nothing() -> None:
-    from transformers import TrainerControl, TrainerState, TrainingArguments
-    from transformers.trainer_callback import CallbackHandler
-
-    from neatpack.kernels_bridge.hf_trainer import PackingWatchCallback
-
-    model, callback = build_tiny_model("llama").train(), PackingWatchCallback(every=2)
-    configure_packing(get_model_attn_implementation(model), model)
-    hooks = _pre_hooks(model)
-    handler = cast("Any", CallbackHandler)([callback], model, None, None, None)
-    arguments: TrainingArguments = object.__new__(TrainingArguments)  # which would ask for accelerate
-    state, control = TrainerState(), TrainerControl()
-    handler.on_train_begin(arguments, state, control)
-    for step in range(5):
-        state.global_step = step
-        handler.on_step_begin(arguments, state, control)
-        for _microbatch in range(2):
-            model(input_ids=TOKENS, _packed_seq_ids=IDS, labels=LABELS)
-    assert callback.watch is not None
-    assert [check.changed for check in callback.watch.checks] == [0, 1, 2]
-    handler.on_train_end(arguments, state, control)
-    assert _pre_hooks(model) == hooks

@@ -106,5 +106,6 @@ def _same_blocks(one: BlockMask, other: BlockMask) -> bool:
 def _dense(mask: BlockMask) -> Tensor:
     """Ask the mask function about every pair of tokens: `[batch, sequence, sequence]`. Only tiny batches come here."""
     batch, _, queries, keys = mask.shape
-    rows, query, key = torch.arange(batch), torch.arange(queries), torch.arange(keys)
-    return mask.mask_mod(rows[:, None, None], torch.zeros((), dtype=torch.int64), query[:, None], key)
+    device = mask.kv_num_blocks.device
+    rows, query, key = (torch.arange(size, device=device) for size in (batch, queries, keys))
+    return mask.mask_mod(rows[:, None, None], torch.zeros_like(rows[0]), query[:, None], key)

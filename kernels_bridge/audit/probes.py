@@ -91,19 +91,25 @@ def measure(ask: Ask, answer: Answer, packed: PackedDocuments, alone: Answer | N
     by_themselves = logits if alone is None else [part.detach() for part in alone.logits]
     scale = variation(by_themselves)
     unit = scale if scale > 0 and math.isfinite(scale) else 1.0
-    perturbation = _perturbation(ask, packed, logits, unit)
-    shares_calls = len(answer.embeddings) == 1  # documents in calls of their own have no padding
-    without_padding = ask(tokens=packed.with_changed_padding()) if shares_calls else answer
     gradient, by_padding_embeddings = _gradient(answer, packed.document_ids == 0)
+    before = logits
+    perturbation = _perturbation(ask, packed, before, unit)
+    if perturbation.cross > 0 and gradient is not None and gradient.cross == 0:
+        # With a graph for gradients, other kernels may have answered than do without, and have rounded otherwise.
+        before = [part.detach() for part in ask().logits]
+        perturbation = _perturbation(ask, packed, before, unit)
+    shares_calls = len(answer.embeddings) == 1  # documents in calls of their own have no padding
+    without_padding = ask(tokens=packed.with_changed_padding()) if shares_calls else None
+    by_padding = [] if without_padding is None else _distances(without_padding.logits, before, unit)
     return Measurement(
         scale=scale,
         finite=all(bool(part.isfinite().all()) for part in [*logits, *by_themselves]),
         differences=() if alone is None else _differences(logits, by_themselves, unit),
         perturbation=perturbation,
         gradient=gradient,
-        padding=_worst([*_distances(without_padding.logits, logits, unit), by_padding_embeddings]),
+        padding=_worst([*by_padding, by_padding_embeddings]),
         finite_padding=answer.finite_padding,
-        scalars=_scalars_moved(answer.scalars, without_padding.scalars),
+        scalars={} if without_padding is None else _scalars_moved(answer.scalars, without_padding.scalars),
     )
 
 

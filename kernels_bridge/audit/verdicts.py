@@ -44,7 +44,7 @@ class Evidence:
         had_effect: whether the logits change when the boundaries are left out; None where that was not tried.
         causal: whether tokens inside a document see no later ones; None where that was not tried.
         mixes_within: whether tokens answer to earlier ones of their document; None where that was not tried.
-        noise: share of the logit scale up to which a movement may be rounding. A gradient needs no such room.
+        noise: share of the logit scale up to which a movement may be rounding.
     """
 
     measurement: Measurement
@@ -70,7 +70,9 @@ class Evidence:
     def mixes_documents(self) -> bool:
         """Whether that is more than padding that reaches documents."""
         gradient = self.measurement.gradient
-        by_gradient = gradient is not None and gradient.cross > THRESHOLD
+        # Where movements below a coarse noise say nothing, whether a gradient is exactly 0 decides.
+        least = 0.0 if self.noise > THRESHOLD else THRESHOLD
+        by_gradient = gradient is not None and gradient.cross > least
         return by_gradient or self.measurement.perturbation.cross > self.noise
 
     @property

@@ -220,3 +220,26 @@ def test_batches_that_prove_nothing_are_refused(batch: Mapping[str, object], wor
 def test_only_modules_are_audited() -> None:
     with pytest.raises(ModelTypeError, match="must be a torch"):
         audit_isolation("model")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_the_gradient_decides(dtype: torch.dtype) -> None:
+    model = build_tiny_model("llama").to("cuda", dtype)
+    configure_packing(get_model_attn_implementation(model), model)
+    batch = {"input_ids": TOKENS.cuda(), "_packed_seq_ids": IDS.cuda()}
+    before, drawn = _watched(model), torch.cuda.get_rng_state()
+    for given in (None, batch):
+        report = audit_isolation(model, given)
+        assert (report.verdict, report.path.gradient) == ("clean", 0.0), report.path.message
+        assert report.environment.device.startswith("cuda")
+    assert _differences(before, _watched(model)) == []
+    assert torch.equal(torch.cuda.get_rng_state(), drawn)
+    binding = get_binding(model)
+    assert binding is not None
+    binding.remove()
+    padding_alone = {**batch, "attention_mask": (IDS > 0).long().cuda()}
+    leaking = audit_isolation(model, padding_alone)
+    assert leaking.verdict == "leak"
+    assert leaking.path.gradient is not None
+    assert leaking.path.gradient > 0

@@ -39,6 +39,14 @@ def test_either_test_shows_a_leak(change: dict[str, Movement]) -> None:
     assert _judge(replace(CLEAN, **change))[0] == "leak"  # type: ignore[arg-type]
 
 
+def test_where_rounding_is_coarse_a_gradient_that_is_not_exactly_zero_decides() -> None:
+    moved, hardly = replace(STILL, cross=1e-3), replace(STILL, cross=1e-9)
+    assert _judge(replace(CLEAN, perturbation=moved))[0] == "leak"
+    assert _judge(replace(CLEAN, perturbation=moved), noise=1e-2) == ("clean", None)
+    assert _judge(replace(CLEAN, perturbation=moved, gradient=hardly), noise=1e-2)[0] == "leak"
+    assert _judge(replace(CLEAN, gradient=hardly)) == ("clean", None)
+
+
 @pytest.mark.parametrize(
     ("kernel", "rest", "kind"),
     [

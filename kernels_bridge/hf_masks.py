@@ -22,7 +22,7 @@ _WINDOWED: Final = "create_sliding_window_causal_mask"
 
 def one_mask_for_all(model: nn.Module) -> str | None:
     """Say why a model cannot be given the masks that its layers need; None where it can."""
-    kinds = _mask_kinds(model)
+    kinds = mask_kinds(model)
     if len(kinds) > 1 and _MAPPING not in _forward_words(model):
         return f"its layers are of the types {', '.join(kinds)}, but its forward takes one mask for all"
     return None
@@ -31,7 +31,7 @@ def one_mask_for_all(model: nn.Module) -> str | None:
 def layer_views(model: nn.Module) -> dict[str, LayerView]:
     """Say for each kind of layer what its tokens see."""
     views = {FULL: LayerView(), SLIDING: LayerView(window=sliding_window(model))}
-    return {kind: views[kind] for kind in _mask_kinds(model)}
+    return {kind: views[kind] for kind in mask_kinds(model)}
 
 
 def one_or_each(masks: Mapping[str, MaskT]) -> MaskT | dict[str, MaskT]:
@@ -39,7 +39,8 @@ def one_or_each(masks: Mapping[str, MaskT]) -> MaskT | dict[str, MaskT]:
     return dict(masks) if len(masks) > 1 else next(iter(masks.values()))
 
 
-def _mask_kinds(model: nn.Module) -> tuple[str, ...]:
+def mask_kinds(model: nn.Module) -> tuple[str, ...]:
+    """Name the kinds of layers of a model that need a mask each: those of its config, of which code may not use all."""
     kinds = tuple(kind for kind in layer_types(model) if kind in (FULL, SLIDING))
     listed = getattr(text_config(model), "layer_types", None) is not None
     return kinds if listed or SLIDING not in kinds or _WINDOWED in _forward_words(model) else (FULL,)

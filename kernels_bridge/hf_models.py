@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from torch import nn
 
@@ -25,6 +26,9 @@ from neatpack.kernels_bridge.models import (
     text_config,
 )
 from neatpack.kernels_bridge.neat_metadata import NEEDED, metadata_arguments
+
+_CACHES: Final = ("use_cache", "use_mems")
+"""How forwards name the choice whether they return a cache; XLNet's is its memories."""
 
 
 def no_reason(model: nn.Module) -> None:
@@ -122,9 +126,9 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
 
 def without_cache(model: nn.Module) -> dict[str, object]:
     """Ask a model for no cache, if its forward names that, or its config does and its forward passes words on."""
-    named = "use_cache" in (forward_arguments(model) or ())
+    named = {name for name in _CACHES if name in (forward_arguments(model) or ())}
     passed = hasattr(text_config(model), "use_cache") and takes_any_keyword(model)
-    return {"use_cache": False} if named or passed else {}
+    return dict.fromkeys(sorted(named | ({"use_cache"} if passed else set[str]())), False)
 
 
 def _has_positions_of_images(model: nn.Module) -> bool:

@@ -93,9 +93,21 @@ def _are_boundaries(seen: Tensor | BlockMask | None, packed: PackedDocuments, wi
     if seen.ndim == 1:
         right = [physical_offsets(ids).cu_seqlens, gathered_flat(ids).cu_seqlens]
     else:
-        seen = seen if seen.dtype == torch.bool else seen == 0
         right = [layer_mask(packed, kind, window, torch.bool) for kind, window in windows.items()]
+        return any(_keeps_apart(seen, mask) for mask in right)
     return any(torch.equal(seen, boundaries) for boundaries in right)
+
+
+def _keeps_apart(seen: Tensor, right: Tensor) -> bool:
+    """Whether a mask lets tokens see nothing but what they should, and something of that.
+
+    A layer may add to the mask that it was given: biases, or keys that it chooses to leave out.
+    """
+    if seen.shape[0] != right.shape[0] or seen.shape[-2:] != right.shape[-2:]:
+        return False
+    visible = seen > torch.finfo(seen.dtype).min / 2 if seen.is_floating_point() else seen.bool()
+    nothing_else = not bool((visible & ~right).any())
+    return nothing_else and bool((visible.any(-1) | ~right.any(-1)).all())
 
 
 def _same_blocks(one: BlockMask, other: BlockMask) -> bool:

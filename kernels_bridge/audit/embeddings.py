@@ -17,8 +17,11 @@ _MOVES: Final = _FILLS | {
     "contiguous",
     "flatten",
     "index_select",
+    "permute",
     "reshape",
+    "t",
     "to",
+    "transpose",
     "view",
 }
 """Functions whose entries are some of those that went in, at other places, or fill."""

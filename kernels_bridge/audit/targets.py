@@ -19,6 +19,7 @@ from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.state import redrawn_zeros
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model, require_model_type, tiny_model_class
 from neatpack.kernels_bridge.audit.witness import NAME, Witness, attention_registries, registered
+from neatpack.kernels_bridge.hf_masks import mask_kinds
 from neatpack.kernels_bridge.models import text_config
 
 
@@ -204,7 +205,7 @@ def layer_windows(model: nn.Module) -> LayerWindows:
         "sliding_attention": window,
         CHUNKED: _number(config, "attention_chunk_size"),
     }
-    kinds: object = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
+    kinds: object = getattr(config, "layer_types", None) or mask_kinds(model)
     present = {kind: windows[kind] for kind in dict.fromkeys(cast("Iterable[str]", kinds)) if kind in windows}
     return present or {"full_attention": None}
 

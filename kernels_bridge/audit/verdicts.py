@@ -26,7 +26,7 @@ class KernelCalls:
 
     Attributes:
         calls: how often it was called.
-        boundaries_seen: whether it was given exactly the boundaries of the batch in every call.
+        boundaries_seen: whether what it was given keeps the documents of the batch apart.
     """
 
     calls: int

@@ -48,6 +48,7 @@ MOVES: dict[str, Embed] = {
     "filled": lambda tokens: tokens.flatten()[torch.tensor([[1, 0], [5, 5]])].masked_fill_(torch.eye(2).bool(), 7),
     "prefixed": lambda tokens: torch.cat([torch.ones(2, 5, dtype=torch.int64), tokens], dim=1),
     "one_row": lambda tokens: tokens.reshape(1, -1).clone(),
+    "columns": lambda tokens: tokens.transpose(0, 1).contiguous(),
 }
 # Which of the tokens was read at the places that a move gave them.
 READ = {
@@ -55,6 +56,7 @@ READ = {
     "filled": ((0, 1), [[True, False, False], [False, False, False]]),
     "prefixed": ((1, 6), [[False, False, False], [False, True, False]]),
     "one_row": ((0, 4), [[False, False, False], [False, True, False]]),
+    "columns": ((2, 0), [[False, False, True], [False, False, False]]),
 }
 
 

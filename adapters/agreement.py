@@ -15,6 +15,7 @@ from neatpack.adapters.arguments import require_instance, tensor_problems
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import Segments, read_on_host, require_ids_form, scan_array
+from neatpack.contracts.capabilities import PositionPolicy
 from neatpack.contracts.errors import EncodingError, Problem, ProblemKind
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -28,6 +29,10 @@ METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
 LENGTH_FIELDS: Final = ("seq_lens", "seq_lens_padded")
 
 _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
+_RESTART_REMEDY: Final = (
+    "Leave positions out, or build them of the ids as packed: build_position_ids(document_ids). A model that reads of "
+    'them only how far apart tokens are may declare position_policy = "sequence".'
+)
 _REMEDY: Final = "Boundaries come from the document ids alone: leave this out, or derive both from the same ids."
 
 
@@ -39,7 +44,13 @@ class ScannedIds:
     structural: Segments
 
 
-def check_agreement(document_ids: Tensor, given: Mapping[str, object], *, field: str = "document_ids") -> Segments:
+def check_agreement(
+    document_ids: Tensor,
+    given: Mapping[str, object],
+    *,
+    field: str = "document_ids",
+    position_policy: PositionPolicy = "document",
+) -> Segments:
     """Scan the ids that attention goes by, and check everything beside them that speaks of boundaries.
 
     All is read from its device together, in one read; a dense 4-D mask takes one more.
@@ -52,6 +63,8 @@ def check_agreement(document_ids: Tensor, given: Mapping[str, object], *, field:
             and the lengths of THD. Positions of several axes are checked for shape alone, and a maximum may be an
             upper bound.
         field: what errors call `document_ids`.
+        position_policy: what the model declares: "document" where text positions have to restart in each document, at
+            whatever number; "sequence" where they may run on as well.
 
     Returns:
         The scanned attention ids.
@@ -70,10 +83,12 @@ def check_agreement(document_ids: Tensor, given: Mapping[str, object], *, field:
         neatpack.contracts.errors.EncodingError: position_ids[row 0, position 3] = 0: restarts inside a document. \
 Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
     """
-    return scan_agreeing(document_ids, given, field=field).attention
+    return scan_agreeing(document_ids, given, field=field, position_policy=position_policy).attention
 
 
-def scan_agreeing(document_ids: Tensor, given: Mapping[str, object], *, field: str = "document_ids") -> ScannedIds:
+def scan_agreeing(
+    document_ids: Tensor, given: Mapping[str, object], *, field: str, position_policy: PositionPolicy
+) -> ScannedIds:
     """Check as `check_agreement` does, and give the structural ids in `given` as well, from the same read.
 
     Raises:
@@ -91,6 +106,8 @@ def scan_agreeing(document_ids: Tensor, given: Mapping[str, object], *, field: s
     host = replace(segments, device=torch.device("cpu"))
     structural = _check_structure(host, ids, arrays)
     _check_positions(host, ids, arrays)
+    if position_policy == "document" and "position_ids" in arrays:
+        require_restarts(host, arrays["position_ids"])
     for name in ATTENTION_IDS:
         if name in arrays:
             _check_ids(name, ids, arrays[name])
@@ -100,6 +117,35 @@ def scan_agreeing(document_ids: Tensor, given: Mapping[str, object], *, field: s
     _check_metadata(host, given, arrays)
     _check_lengths(host, arrays)
     return ScannedIds(segments, segments if structural is None else replace(structural, device=segments.device))
+
+
+def require_restarts(segments: Segments, positions: Array) -> None:
+    """Refuse text positions that go on rising from one document of a row to the next, which not every model takes.
+
+    Args:
+        segments: of the ids that attention goes by, or of those as packed.
+        positions: integers `[batch, sequence]` or `[1, sequence]`; on several axes they are not looked at.
+
+    Raises:
+        EncodingError: positions do not restart.
+    """
+    if positions.ndim != 2:
+        return
+    values = np.broadcast_to(positions, (segments.batch, segments.sequence)).ravel()
+    documents = segments.documents
+    later = np.flatnonzero(documents.ranks)
+    lasts, firsts = documents.ends[later - 1] - 1, documents.starts[later]
+    risen = values[firsts] > values[lasts]
+    if not risen.any():
+        return
+    # Where policy took the first tokens of a document out, its positions restart at one of those.
+    breaks = np.append(True, np.diff(values.astype(np.int64)) != 1)
+    origins = np.maximum.accumulate(np.where(breaks, np.arange(values.size), 0))[firsts]
+    wrong = firsts[risen & ((origins <= lasts) | (values[origins] > values[lasts]))]
+    if wrong.size:
+        row, position = divmod(int(wrong[0]), segments.sequence)
+        message, value = "does not restart with the document that begins here", values[wrong[0]].item()
+        raise EncodingError(Problem("position_ids", message, "disagreement", row, position, value, _RESTART_REMEDY))
 
 
 def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Tensor]:
@@ -157,7 +203,7 @@ def _check_structure(segments: Segments, ids: Array, arrays: Arrays) -> Segments
 
 
 def _check_positions(segments: Segments, ids: Array, arrays: Arrays) -> None:
-    """Text positions contradict the ids where they restart inside a document; where they run on, that is policy."""
+    """Text positions contradict the ids where they restart inside a document."""
     positions = arrays.get("position_ids")
     if positions is None or positions.ndim != 2:
         return

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.agreement import check_agreement, require_restarts
 from neatpack.adapters.arguments import tensor_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Segments, read_on_host, scan_array
@@ -53,7 +53,7 @@ def adapt_model_inputs(
     document_ids = require_tensor(batch, "document_ids", "Derive them, as document_ids_from_positions(...).")
     require_structure(batch)
     names = ("document_ids", "padding_mask", "position_ids", "seq_idx")
-    check_agreement(document_ids, {name: batch.get(name) for name in names})
+    check_agreement(document_ids, {name: batch.get(name) for name in names}, position_policy="sequence")
     _check_given_policy(document_ids, batch.get("attention_document_ids"))
     attention_ids = document_ids.to(torch.int64, copy=True)
     if attention_eligibility is not None:
@@ -84,6 +84,7 @@ def enable_xdoc_attention(
         BatchError: an entry is missing or misshapen, a coordinate is negative, or the documents are joined already.
         DocumentIdsError: ids are malformed; or the contract asks for flash varlen kwargs, and something is excluded
             or padded between the first and the last token of a row.
+        EncodingError: text positions run on over the documents of a row already.
 
     Example:
         >>> from neatpack.adapters.collation import collate_documents
@@ -101,6 +102,7 @@ def enable_xdoc_attention(
     structural, attention, positions = read_on_host(document_ids, attention_ids, position_ids)
     segments = scan_array(structural, document_ids.device, "document_ids")
     _require_unjoined(structural, attention)
+    require_restarts(segments, positions)
     joined = (attention_ids != 0).to(torch.int64)
     if capabilities.packed_mask_type == "flash_varlen":
         joined_array = (attention != 0).astype(np.int64)

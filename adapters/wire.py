@@ -15,7 +15,7 @@ from typing_extensions import Self
 from neatpack.adapters.arguments import INT32_MAX
 from neatpack.adapters.planning import Overlong, PackingMethod, plan_rows
 from neatpack.adapters.row_plans import RowPlan
-from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities
+from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities, PositionPolicy
 from neatpack.contracts.errors import CapabilitiesError, PackingError, PlanError, Problem, ProblemKind
 
 Places = Annotated[int, Field(ge=1, le=INT32_MAX)]
@@ -75,12 +75,13 @@ class WireCapabilities(WireModel):
         >>> wire = WireCapabilities.read({"packed_mask_type": "document_ids", "max_sequence_length": 4096})
         >>> wire.to_core()
         PackingCapabilities(packed_mask_type='document_ids', requires_packed_sequence_metadata=False, \
-uses_native_fa4=False, return_document_ids=False, max_sequence_length=4096)
+uses_native_fa4=False, return_document_ids=False, max_sequence_length=4096, position_policy='document')
         >>> WireCapabilities.read({"packed_mask_type": "document_ids", "mask": "causal"})
         Traceback (most recent call last):
         ...
         neatpack.contracts.errors.CapabilitiesError: mask = 'causal': extra inputs are not permitted. Known are \
-packed_mask_type, requires_packed_sequence_metadata, uses_native_fa4, return_document_ids, max_sequence_length.
+packed_mask_type, requires_packed_sequence_metadata, uses_native_fa4, return_document_ids, max_sequence_length, \
+position_policy.
     """
 
     error: ClassVar[type[PackingError]] = CapabilitiesError
@@ -90,6 +91,7 @@ packed_mask_type, requires_packed_sequence_metadata, uses_native_fa4, return_doc
     uses_native_fa4: bool = False
     return_document_ids: bool = False
     max_sequence_length: Annotated[int, Field(ge=1)] | None = None
+    position_policy: PositionPolicy = "document"
 
     @classmethod
     def from_core(cls, capabilities: PackingCapabilities) -> Self:
@@ -109,6 +111,7 @@ packed_mask_type, requires_packed_sequence_metadata, uses_native_fa4, return_doc
             self.uses_native_fa4,
             return_document_ids=self.return_document_ids,
             max_sequence_length=self.max_sequence_length,
+            position_policy=self.position_policy,
         )
 
 

@@ -63,7 +63,8 @@ def apply_packing_contract(
         CapabilitiesError: the contract is none.
         BatchError: an entry is missing or misshapen, or rows are longer than the contract allows.
         DocumentIdsError: ids are malformed, or have a hole where flash varlen kwargs are asked for.
-        EncodingError: an entry contradicts the ids, no such `label_shift`, or a flag that is no bool.
+        EncodingError: an entry contradicts the ids, text positions do not restart in each document and the contract
+            does not say that they may run on, no such `label_shift`, or a flag that is no bool.
 
     Example:
         >>> from neatpack.adapters.collation import collate_documents
@@ -82,7 +83,7 @@ def apply_packing_contract(
     name, ids = _attention_ids(batch)
     require_structure(batch)
     entries = cast("dict[str, object]", batch)
-    scanned = scan_agreeing(ids, entries, field=name)
+    scanned = scan_agreeing(ids, entries, field=name, position_policy=capabilities.position_policy)
     segments = scanned.attention
     _require_length(segments, capabilities)
     fields: dict[str, object] = {

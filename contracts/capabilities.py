@@ -15,6 +15,11 @@ PackedMaskType = Literal["block_causal", "document_ids", "flash_varlen"]
 
 PACKED_MASK_TYPES: Final[tuple[PackedMaskType, ...]] = get_args(PackedMaskType)
 
+PositionPolicy = Literal["document", "sequence"]
+"""Where text positions restart: in each document, or in each row alone, so that they run on over its documents."""
+
+POSITION_POLICIES: Final[tuple[PositionPolicy, ...]] = get_args(PositionPolicy)
+
 
 @runtime_checkable
 class PackedSequenceContract(Protocol):
@@ -70,9 +75,11 @@ class PackingCapabilities:
         uses_native_fa4: whether its attention calls FlashAttention-4 itself.
         return_document_ids: whether it also reads the structural document ids, before any policy.
         max_sequence_length: the longest row it takes, in tokens; None where it sets no limit.
+        position_policy: where text positions restart. With "sequence" those that run on are taken as well; they are for
+            models that read no more of positions than how far apart two tokens are.
 
     Raises:
-        CapabilitiesError: a value is of the wrong type, or no such mask type exists.
+        CapabilitiesError: a value is of the wrong type, or no such mask type or policy exists.
 
     Example:
         >>> PackingCapabilities("document_ids", requires_packed_sequence_metadata=True).return_packed_sequence_metadata
@@ -84,12 +91,13 @@ class PackingCapabilities:
     uses_native_fa4: bool = False
     return_document_ids: bool = field(default=False, kw_only=True)
     max_sequence_length: int | None = field(default=None, kw_only=True)
+    position_policy: PositionPolicy = field(default="document", kw_only=True)
 
     def __post_init__(self) -> None:
         problems = _mask_type_problems(self.packed_mask_type)
         for name in ("requires_packed_sequence_metadata", "uses_native_fa4", "return_document_ids"):
             problems += flag_problems(name, getattr(self, name))
-        problems += _length_problems(self.max_sequence_length)
+        problems += _length_problems(self.max_sequence_length) + validate_position_policy(self.position_policy)
         if problems:
             raise CapabilitiesError(*problems)
 
@@ -120,7 +128,7 @@ class PackingCapabilities:
         """Join what the pipeline stages of one model need from the batch that they share.
 
         Mask types must be equal. Metadata, native FlashAttention-4 and document ids are needed if any stage needs
-        them; the shortest of the row limits holds.
+        them; the shortest of the row limits holds. Positions may run on if every stage takes such.
 
         Raises:
             CapabilitiesError: there is no stage, or mask types differ.
@@ -142,6 +150,7 @@ class PackingCapabilities:
             any(need.uses_native_fa4 for need in needs),
             return_document_ids=any(need.return_document_ids for need in needs),
             max_sequence_length=min(limits, default=None),
+            position_policy="sequence" if all(need.position_policy == "sequence" for need in needs) else "document",
         )
 
 
@@ -172,6 +181,37 @@ def parse_packed_mask_type(value: object) -> PackedMaskType:
     return cast("PackedMaskType", value)
 
 
+def validate_position_policy(value: object) -> list[Problem]:
+    """List what keeps `value` from being a position policy."""
+    if isinstance(value, str) and value in POSITION_POLICIES:
+        return []
+    known = " or ".join(repr(name) for name in POSITION_POLICIES)
+    remedy = f'Declare {known}, for example `position_policy: Literal["sequence"] = "sequence"`.'
+    return [Problem("position_policy", "is no position policy", "value", value=repr(value), remedy=remedy)]
+
+
+def is_position_policy(value: object) -> TypeIs[PositionPolicy]:
+    """Tell whether `value` is one of the position policies.
+
+    Example:
+        >>> is_position_policy("sequence"), is_position_policy("row")
+        (True, False)
+    """
+    return not validate_position_policy(value)
+
+
+def parse_position_policy(value: object) -> PositionPolicy:
+    """Return `value` if it is a position policy.
+
+    Raises:
+        CapabilitiesError: it is not.
+    """
+    problems = validate_position_policy(value)
+    if problems:
+        raise CapabilitiesError(*problems)
+    return cast("PositionPolicy", value)
+
+
 def validate_packed_sequence_contract(value: object) -> list[Problem]:
     """List what keeps `value` from being a loader's contract of either generation. Values are checked, not names."""
     problems = _mask_type_problems(getattr(value, "packed_mask_type", None))
@@ -185,6 +225,7 @@ def validate_packed_sequence_contract(value: object) -> list[Problem]:
     if len({getattr(value, name) for name in present}) > 1:
         message = f"contradicts {present[1]}, its older name"
         problems.append(Problem(present[0], message, "disagreement", value=getattr(value, present[0])))
+    problems += validate_position_policy(getattr(value, "position_policy", "document"))
     return problems + _length_problems(getattr(value, "max_sequence_length", None))
 
 
@@ -235,6 +276,7 @@ def parse_packing_capabilities(value: object) -> PackingCapabilities:
         getattr(contract, "uses_native_fa4", False),
         return_document_ids=getattr(contract, "return_document_ids", False),
         max_sequence_length=getattr(contract, "max_sequence_length", None),
+        position_policy=getattr(contract, "position_policy", "document"),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 from typing_extensions import runtime_checkable
 
-from neatpack.contracts.capabilities import PackedMaskType, flag_problems, validate_packed_mask_type
+from neatpack.contracts.capabilities import PackedMaskType, PositionPolicy, flag_problems, validate_packed_mask_type
 from neatpack.contracts.errors import CapabilitiesError, Problem
 
 
@@ -71,6 +71,16 @@ class HFAttentionConsumer(Protocol):
     @property
     def uses_hf_attention(self) -> bool:
         """Whether the Hugging Face config rules."""
+        ...
+
+
+@runtime_checkable
+class PositionPolicyConsumer(Protocol):
+    """A model that says whether text positions have to restart in each document, or may run on over a row."""
+
+    @property
+    def position_policy(self) -> PositionPolicy:
+        """Where positions restart."""
         ...
 
 

@@ -13,12 +13,13 @@ from typing import Final, cast
 
 from typing_extensions import TypeIs
 
-from neatpack.contracts.capabilities import flag_problems, validate_packed_mask_type
+from neatpack.contracts.capabilities import flag_problems, validate_packed_mask_type, validate_position_policy
 from neatpack.contracts.consumers import (
     HFAttentionConsumer,
     NativeFA4Consumer,
     PackedMaskConsumer,
     PackingMetadataConsumer,
+    PositionPolicyConsumer,
     THDConsumer,
 )
 from neatpack.contracts.errors import CapabilitiesError, Problem
@@ -155,6 +156,25 @@ def parse_thd_consumer(model: object) -> THDConsumer:
         CapabilitiesError: it declares nothing, or something other than a bool.
     """
     return cast("THDConsumer", _parsed(model, validate_thd_consumer(model)))
+
+
+def validate_position_policy_consumer(model: object) -> list[Problem]:
+    """List what keeps `model` from being a `PositionPolicyConsumer`."""
+    return _problems(model, "position_policy", validate_position_policy)
+
+
+def is_position_policy_consumer(model: object) -> TypeIs[PositionPolicyConsumer]:
+    """Tell whether `model`, or what its wrappers hold, declares a position policy."""
+    return not validate_position_policy_consumer(model)
+
+
+def parse_position_policy_consumer(model: object) -> PositionPolicyConsumer:
+    """Return the unwrapped model, which declares a position policy.
+
+    Raises:
+        CapabilitiesError: it declares none, or one that does not exist.
+    """
+    return cast("PositionPolicyConsumer", _parsed(model, validate_position_policy_consumer(model)))
 
 
 def validate_hf_attention_consumer(model: object) -> list[Problem]:

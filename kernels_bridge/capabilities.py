@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, cast
 
 from torch import nn
@@ -16,6 +17,7 @@ from neatpack.kernels_bridge.models import (
     declared_backend,
     declared_flag,
     declared_mask_type,
+    declared_position_policy,
     is_flash,
     is_hub_id,
     mainline_name,
@@ -52,6 +54,20 @@ def get_packing_capabilities(attn_implementation: str, model: nn.Module | None =
         'block_causal'
     """
     inner = None if model is None else require_module(model)
+    capabilities = _of_attention(attn_implementation, inner)
+    return capabilities if inner is None else with_own_positions(capabilities, inner)
+
+
+def with_own_positions(capabilities: PackingCapabilities, model: nn.Module) -> PackingCapabilities:
+    """Say in capabilities which position policy the unwrapped model declares.
+
+    Raises:
+        CapabilitiesError: the declaration is none.
+    """
+    return replace(capabilities, position_policy=declared_position_policy(model))
+
+
+def _of_attention(attn_implementation: str, inner: nn.Module | None) -> PackingCapabilities:
     own_type = None if inner is None else declared_mask_type(inner)
     require_known(attn_implementation, inner)
     name = mainline_name(unbound_name(attn_implementation))

@@ -15,7 +15,7 @@ from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, ConsumerError, ModelError, ModelTypeError, Problem
 from neatpack.contracts.kernels import LAST_RESORT, Rejected
 from neatpack.kernels_bridge.binding import Binding, bind, restored_if_refused
-from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known
+from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known, with_own_positions
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
 from neatpack.kernels_bridge.hf_attention import interface_modules
 from neatpack.kernels_bridge.models import (
@@ -212,6 +212,13 @@ def choose(attn_implementation: str, model: nn.Module, consumer: str | None) -> 
         ConsumerError: no consumer has the given name.
         ModelError: no consumer takes the model, or not the given one; the reasons are named.
     """
+    name, capabilities = _choose_consumer(attn_implementation, model, consumer)
+    return name, with_own_positions(capabilities, model)
+
+
+def _choose_consumer(
+    attn_implementation: str, model: nn.Module, consumer: str | None
+) -> tuple[str, PackingCapabilities]:
     wanted = get_packing_capabilities(attn_implementation, model)
     if consumer is not None:
         decision = get_consumer(consumer).decide(model, attn_implementation)

@@ -109,7 +109,7 @@ def read_call(
     rest = {name: value for name, value in kwargs.items() if name not in taken}
     _check_tokens(ids, tokens)
     compared = {name: value for name, value in given.items() if name in taken or name not in METADATA_FIELDS}
-    scanned = scan_agreeing(ids, compared, field=DOCUMENT_IDS)
+    scanned = scan_agreeing(ids, compared, field=DOCUMENT_IDS, position_policy=capabilities.position_policy)
     offsets = {name: value for name in THD_OFFSETS if isinstance(value := rest.get(name), Tensor)}
     if offsets:
         check_thd_offsets(scanned.attention, offsets)

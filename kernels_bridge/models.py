@@ -9,7 +9,13 @@ from typing import Final
 
 from torch import nn
 
-from neatpack.contracts.capabilities import PackedMaskType, flag_problems, parse_packed_mask_type
+from neatpack.contracts.capabilities import (
+    PackedMaskType,
+    PositionPolicy,
+    flag_problems,
+    parse_packed_mask_type,
+    parse_position_policy,
+)
 from neatpack.contracts.declarations import declared, unwrap
 from neatpack.contracts.errors import CapabilitiesError, ModelTypeError, Problem
 
@@ -65,6 +71,16 @@ def declared_mask_type(model: nn.Module) -> PackedMaskType | None:
     """
     value = declared(model, "packed_mask_type")
     return None if value is None else parse_packed_mask_type(value)
+
+
+def declared_position_policy(model: nn.Module) -> PositionPolicy:
+    """Read the position policy that the model declares: positions restart in each document where it declares none.
+
+    Raises:
+        CapabilitiesError: no such policy exists, or a property raises.
+    """
+    value = declared(model, "position_policy")
+    return "document" if value is None else parse_position_policy(value)
 
 
 def get_model_attn_implementation(model: object) -> str:

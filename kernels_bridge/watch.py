@@ -34,7 +34,7 @@ from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, METADATA_FIELDS
 from neatpack.kernels_bridge.inspect import find_document_ids
-from neatpack.kernels_bridge.models import positional_arguments, require_module
+from neatpack.kernels_bridge.models import declared_position_policy, positional_arguments, require_module
 
 MOST_PLACES: Final = 512
 """Places of a row that are given to the model to see whether documents move."""
@@ -103,7 +103,7 @@ def check_training_batch(
     inner = require_module(model)
     given = {name: value for name, value in batch.items() if value is not None}
     name, ids = _document_ids(given)
-    scanned = scan_agreeing(ids, given, field=name)
+    scanned = scan_agreeing(ids, given, field=name, position_policy=declared_position_policy(inner))
     labels = given.get("labels")
     if isinstance(labels, Tensor):
         _check_labels(labels, scanned.attention, scanned.structural, label_shift)

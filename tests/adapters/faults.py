@@ -167,6 +167,21 @@ def refuses(*_args: object) -> None:
     raise EncodingError(Problem("cu_seqlens", "refused although right", "value"))
 
 
+def restarts_where_kept(segments: Segments, positions: npt.NDArray[Any]) -> None:
+    """Look at the first kept token of a document alone, where policy took out those before it."""
+    values, documents = np.broadcast_to(positions, (segments.batch, segments.sequence)).ravel(), segments.documents
+    later = np.flatnonzero(documents.ranks)
+    if (values[documents.starts[later]] > values[documents.ends[later - 1] - 1]).any():
+        refuses()
+
+
+def restarts_at_zero(segments: Segments, positions: npt.NDArray[Any]) -> None:
+    """Know no other start of positions than 0."""
+    values, documents = np.broadcast_to(positions, (segments.batch, segments.sequence)).ravel(), segments.documents
+    if values[documents.starts[documents.ranks > 0]].any():
+        refuses()
+
+
 def padding_runs_whole(original: Callable[..., object]) -> Callable[[Segments], object]:
     """Ship padding as one segment a run."""
 

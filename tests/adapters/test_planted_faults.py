@@ -115,6 +115,15 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
             "_check_lengths",
         )
     ],
+    "test_positions_that_restart_agree_wherever_they_start_and_whatever_is_excluded": [
+        Fault("excluded tokens unheeded", agreement, "require_restarts", swap(faults.restarts_where_kept)),
+        Fault("restarts at 0 alone", agreement, "require_restarts", swap(faults.restarts_at_zero)),
+    ],
+    "test_positions_that_run_on_are_refused_unless_that_was_declared": [
+        Fault("run on unseen", agreement, "require_restarts", returns(None)),
+        Fault("documents unheeded", Documents, "ranks", held(np.zeros_like)),
+        Fault("declared in vain", agreement, "scan_agreeing", given(position_policy="document")),
+    ],
     "test_gathered_rows_hold_kept_tokens_only": [
         Fault("padding gathered", gathered, "UNUSED_OFFSET", swap(0)),
         Fault("hole split", Segments, "documents", swap(property(faults.holes_split))),

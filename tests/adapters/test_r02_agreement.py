@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -18,6 +19,7 @@ from neatpack.adapters import (
     build_packed_sequence_metadata,
     build_position_ids,
     check_agreement,
+    enable_xdoc_attention,
     flash_varlen_kwargs,
     get_unpad_data,
     scan_segments,
@@ -86,10 +88,60 @@ def test_encodings_of_the_same_ids_agree(ids: Tensor) -> None:
         assert check_agreement(ids, entries).bounds.tolist() == segments.bounds.tolist()
 
 
-@given(ids=document_ids(dtypes=(torch.int64,)))
-def test_positions_that_run_on_are_policy_and_no_contradiction(ids: Tensor) -> None:
-    check_agreement(ids, {"position_ids": torch.arange(ids.shape[1]).expand(ids.shape)})
-    check_agreement(ids, {"position_ids": torch.arange(ids.shape[1])[None]})
+def _some_excluded(ids: Tensor, data: st.DataObject) -> Tensor:
+    """Take some tokens of documents out of attention, the first and last ones as well as others."""
+    kept = data.draw(st.lists(st.booleans(), min_size=ids.numel(), max_size=ids.numel()))
+    return ids * torch.tensor(kept, dtype=ids.dtype).view(ids.shape)
+
+
+@holds_for(ids=document_ids(dtypes=(torch.int64,)), start=st.integers(0, 3), told=st.booleans(), data=st.data())
+def test_positions_that_restart_agree_wherever_they_start_and_whatever_is_excluded(
+    ids: Tensor, start: int, told: bool, data: st.DataObject
+) -> None:
+    positions = torch.tensor(oracle.positions(rows_of(ids))) + start * (ids != 0)
+    entries = {"position_ids": positions, **({"document_ids": ids} if told else {})}
+    check_agreement(_some_excluded(ids, data), entries)
+
+
+@holds_for(ids=document_ids(dtypes=(torch.int64,)), first=st.integers(0, 3), wide=st.booleans(), data=st.data())
+def test_positions_that_run_on_are_refused_unless_that_was_declared(
+    ids: Tensor, first: int, wide: bool, data: st.DataObject
+) -> None:
+    positions = torch.arange(first, first + ids.shape[1])[None]
+    entries = {"position_ids": positions.expand(ids.shape) if wide else positions}
+    attention = _some_excluded(ids, data)
+    check_agreement(attention, entries, position_policy="sequence")
+    check_agreement((attention != 0).long(), entries)
+    documents = oracle.documents(rows_of(attention))
+    later = [one for before, one in pairwise(documents) if before.row == one.row]
+    if not later:
+        check_agreement(attention, entries)
+        return
+    with pytest.raises(EncodingError, match="does not restart") as caught:
+        check_agreement(attention, entries)
+    (problem,) = caught.value.problems
+    place = later[0].places[0]
+    assert (problem.field, problem.row, problem.position) == ("position_ids", later[0].row, place)
+    assert problem.value == first + place
+
+
+def test_a_loader_yields_positions_that_run_on_where_its_contract_says_so() -> None:
+    def batch() -> TrainingBatch[Tensor]:
+        mask = _IDS == 0
+        return {
+            "input_ids": _IDS,
+            "labels": _IDS,
+            "position_ids": torch.arange(5)[None],
+            "padding_mask": mask,
+            "document_ids": _IDS,
+        }
+
+    with pytest.raises(EncodingError, match=r"position_ids\[row 0, position 2\] = 2: does not restart"):
+        apply_packing_contract(adapt_model_inputs(batch()), PackingCapabilities("document_ids"))
+    contract = PackingCapabilities("document_ids", position_policy="sequence")
+    assert listed(apply_packing_contract(adapt_model_inputs(batch()), contract)["position_ids"]) == [[0, 1, 2, 3, 4]]
+    with pytest.raises(EncodingError, match="does not restart"):  # They would be shifted twice.
+        enable_xdoc_attention(adapt_model_inputs(batch()), contract)
 
 
 @given(batch=training_batches(axes=(1, 3)))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import neatpack.contracts as core
 from neatpack.contracts import (
     PACKED_MASK_TYPES,
+    POSITION_POLICIES,
     CapabilitiesError,
     LegacyPackedSequenceContract,
     PackedSequenceContract,
@@ -31,6 +32,7 @@ def capabilities(draw: st.DrawFn, mask_type: str | None = None) -> PackingCapabi
         draw(st.booleans()),
         return_document_ids=draw(st.booleans()),
         max_sequence_length=draw(limits),
+        position_policy=draw(st.sampled_from(POSITION_POLICIES)),
     )
 
 
@@ -46,7 +48,9 @@ def test_the_positional_signature() -> None:
         packed_mask_type="document_ids", requires_packed_sequence_metadata=True, uses_native_fa4=True
     )
     fields = {field.name: field for field in dataclasses.fields(plain)}
-    assert [name for name, field in fields.items() if field.kw_only] == ["return_document_ids", "max_sequence_length"]
+    keyword_only = ["return_document_ids", "max_sequence_length", "position_policy"]
+    assert [name for name, field in fields.items() if field.kw_only] == keyword_only
+    assert plain.position_policy == "document"
     with pytest.raises(dataclasses.FrozenInstanceError):
         plain.packed_mask_type = "document_ids"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -65,6 +69,9 @@ def test_the_positional_signature() -> None:
         ("max_sequence_length", -5),
         ("max_sequence_length", True),
         ("max_sequence_length", 2048.0),
+        ("position_policy", "row"),
+        ("position_policy", None),
+        ("position_policy", ["sequence"]),
     ],
 )
 def test_declarations_are_checked_by_value(field: str, value: object) -> None:
@@ -98,6 +105,9 @@ def test_either_generation_reads_as_the_same_needs(needs: PackingCapabilities) -
         return_document_ids=needs.return_document_ids,
         max_sequence_length=needs.max_sequence_length,
     )
+    plain = dataclasses.replace(needs, uses_native_fa4=False, position_policy="document")
+    assert core.parse_packing_capabilities(newer) == plain
+    newer.position_policy = needs.position_policy
     assert core.parse_packing_capabilities(newer) == dataclasses.replace(needs, uses_native_fa4=False)
     older = SimpleNamespace(
         packed_mask_type=needs.packed_mask_type,
@@ -136,6 +146,7 @@ def test_combining_needs_what_any_stage_needs(needs: list[PackingCapabilities], 
     for name in ("requires_packed_sequence_metadata", "uses_native_fa4", "return_document_ids"):
         assert getattr(combined, name) == (True in [getattr(need, name) for need in needs])
     assert combined.max_sequence_length == (sorted(bounds)[0] if bounds else None)
+    assert (combined.position_policy == "document") == ("document" in [need.position_policy for need in needs])
     shuffled = list(needs)
     random.shuffle(shuffled)
     assert PackingCapabilities.combine(shuffled) == combined
@@ -165,3 +176,10 @@ def test_mask_types() -> None:
     assert all(core.parse_packed_mask_type(name) is name for name in PACKED_MASK_TYPES)
     with pytest.raises(CapabilitiesError, match="'block_causal', 'document_ids', 'flash_varlen'"):
         core.parse_packed_mask_type("blockcausal")
+
+
+def test_position_policies() -> None:
+    assert POSITION_POLICIES == ("document", "sequence")
+    assert all(core.parse_position_policy(name) is name for name in POSITION_POLICIES)
+    with pytest.raises(CapabilitiesError, match="'document' or 'sequence'"):
+        core.parse_position_policy("sequences")

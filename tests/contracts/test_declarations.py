@@ -16,6 +16,7 @@ class Declared:
     uses_native_fa4 = False
     uses_hf_attention = True
     uses_thd = True
+    position_policy = "sequence"
 
 
 class Older:
@@ -53,7 +54,7 @@ WRAPPERS = [
 ]
 CHECKS = [
     *("packed_mask_consumer", "packing_metadata_consumer", "native_fa4_consumer", "hf_attention_consumer"),
-    "thd_consumer",
+    *("thd_consumer", "position_policy_consumer"),
 ]
 
 

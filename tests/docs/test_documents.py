@@ -36,6 +36,7 @@ KNOWN_WORDS = {
     *kernels_bridge.consumer_names(),
     *TrainingBatch.__annotations__,
     *vars(neatpack.THDConsumer),
+    *vars(neatpack.PositionPolicyConsumer),
     *adapters.PACKING_METHODS,
     *every_model_type(),
     "schema_version",

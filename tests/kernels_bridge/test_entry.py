@@ -14,8 +14,8 @@ from neatpack.adapters import (
     build_position_ids,
     flash_varlen_kwargs,
 )
-from neatpack.contracts import DocumentIdsError, EncodingError, PackingError
-from neatpack.kernels_bridge import configure_packing, get_binding
+from neatpack.contracts import CapabilitiesError, DocumentIdsError, EncodingError, PackingError
+from neatpack.kernels_bridge import configure_packing, get_binding, get_packing_capabilities
 from tests.kernels_bridge.packed import IDS, TOKENS, alone, documents, logits, tiny
 from tests.kernels_bridge.toys import BATCH, Ids
 from tests.kernels_bridge.toys import TOKENS as TOY_TOKENS
@@ -168,6 +168,28 @@ def test_joined_documents_see_each_other(model: nn.Module) -> None:
     torch.testing.assert_close(packed[0, :21], row, rtol=1e-4, atol=1e-5)
     places = next(places for row, places in documents() if row == 0)
     torch.testing.assert_close(packed[0][places], whole[0], rtol=1e-4, atol=1e-5)
+
+
+def test_positions_run_on_only_where_the_model_declares_it() -> None:
+    """Rotary positions tell how far apart tokens are and no more, so such a model may declare that they run on."""
+    model = tiny("llama")
+    running = torch.arange(IDS.shape[1])[None]
+    capabilities = configure_packing("eager", model, consumer="reference")
+    assert capabilities.position_policy == "document"
+    expected = logits(model, TOKENS, _packed_seq_ids=IDS)
+    with pytest.raises(EncodingError, match="does not restart") as caught:
+        logits(model, TOKENS, _packed_seq_ids=IDS, position_ids=running)
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.row, problem.position) == ("position_ids", 0, int((IDS[0] == IDS[0, 0]).sum()))
+    model.position_policy = "sequence"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+    capabilities = configure_packing("eager", model, consumer="reference")
+    assert capabilities.position_policy == "sequence"
+    assert get_packing_capabilities("eager", model).position_policy == "sequence"
+    found = logits(model, TOKENS, _packed_seq_ids=IDS, position_ids=running)
+    torch.testing.assert_close(found[IDS != 0], expected[IDS != 0], rtol=1e-4, atol=1e-5)
+    model.position_policy = "row"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(CapabilitiesError, match="position_policy = 'row'"):
+        configure_packing("eager", model, consumer="reference")
 
 
 def test_one_scan_per_forward(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

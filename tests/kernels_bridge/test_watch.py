@@ -63,6 +63,7 @@ def test_documents_are_changed_by_turns(turn: int) -> None:
         ({"_packed_seq_ids": IDS.roll(3, dims=1)}, DocumentIdsError, "row 0"),
         ({"_packed_seq_ids": None}, BatchError, "nothing in it says where documents end"),
         ({"position_ids": torch.zeros(2, 8, dtype=torch.int64)}, EncodingError, "restarts inside a document"),
+        ({"position_ids": torch.arange(8)[None]}, EncodingError, "does not restart"),
         ({"document_ids": IDS.clamp(max=4)}, EncodingError, "document"),
         ({"labels": TOKENS}, EncodingError, r"labels\[row 0, position 3\] = 3: is a target across a boundary"),
         ({"labels": LABELS.masked_fill(IDS == 0, 7)}, EncodingError, r"labels\[row 0, position 7\]"),
@@ -73,6 +74,12 @@ def test_what_is_wrong_in_a_batch_is_named(
 ) -> None:
     with pytest.raises(error, match=words):
         check_training_batch(model_for(), {**BATCH, **changes})
+
+
+def test_positions_may_run_on_where_the_model_declares_it() -> None:
+    model = model_for()
+    model.position_policy = "sequence"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+    check_training_batch(model, {**BATCH, "position_ids": torch.arange(8)[None]})
 
 
 @pytest.mark.parametrize(("shift", "right"), [("model", LABELS), ("stream", TOKENS + 1), ("document", TOKENS + 1)])

@@ -13,6 +13,7 @@ from neatpack import (
     PackedMaskType,
     PackingCapabilities,
     PackingMetadataConsumer,
+    PositionPolicyConsumer,
     THDConsumer,
     packed_mask_consumer,
     packing_metadata_consumer,
@@ -96,12 +97,14 @@ class EveryDeclaration:
     uses_native_fa4: bool = False
     uses_hf_attention: bool = True
     uses_thd: bool = False
+    position_policy: Literal["sequence"] = "sequence"
 
 
 _metadata: type[PackingMetadataConsumer] = EveryDeclaration
 _native: type[NativeFA4Consumer] = EveryDeclaration
 _hf: type[HFAttentionConsumer] = EveryDeclaration
 _thd: type[THDConsumer] = EveryDeclaration
+_positions: type[PositionPolicyConsumer] = EveryDeclaration
 _backend: type[AttentionBackendSelection] = Backend
 
 

@@ -16,6 +16,7 @@ from neatpack import (
     PackedMaskType,
     PackingCapabilities,
     PackingMetadataConsumer,
+    PositionPolicyConsumer,
     THDConsumer,
     packed_mask_consumer,
     packing_metadata_consumer,
@@ -84,12 +85,14 @@ class WrongFlags:
     uses_native_fa4: None = None
     uses_hf_attention: int = 1
     uses_thd: str = "thd"
+    position_policy: Literal["row"] = "row"
 
 
 _metadata: type[PackingMetadataConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 _native: type[NativeFA4Consumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 _hf: type[HFAttentionConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 _thd: type[THDConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+_positions: type[PositionPolicyConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 
 # Accepted by mypy, rejected by pyright: a class-level Final or ClassVar, and a cached property.

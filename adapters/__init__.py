@@ -61,6 +61,7 @@ from neatpack.adapters.recurrent import (
     segment_index,
 )
 from neatpack.adapters.row_plans import PADDING_ROW, Piece, RowPlan, RowPlanState
+from neatpack.adapters.row_streams import RowStream, RowStreamState, StreamedRow, StreamedRowState
 from neatpack.adapters.rows import (
     document_ids_from_length_matrix,
     document_ids_from_row_offsets,
@@ -136,12 +137,16 @@ __all__ = [
     "RowPlan",
     "RowPlanState",
     "RowSpan",
+    "RowStream",
+    "RowStreamState",
     "Segments",
     "Spans",
     "SpecialTokens",
     "StaticBounds",
     "StaticRule",
     "StaticScan",
+    "StreamedRow",
+    "StreamedRowState",
     "VisibleSquare",
     "adapt_model_inputs",
     "aligned_length",

@@ -29,9 +29,14 @@ class Rooms:
             if self._most[node] < length:
                 node += 1
         row = node - self._leaves
-        self._seats[row] -= 1
-        self._most[node] = self._most[node] - length if self._seats[row] else 0
+        self.put(row, self._most[node] - length, self._seats[row] - 1)
+        return row
+
+    def put(self, row: int, room: int, seats: int) -> None:
+        """Say how much room a row has left, and for how many documents."""
+        self._seats[row] = seats
+        node = row + self._leaves
+        self._most[node] = room if seats else 0
         while node > 1:
             node //= 2
             self._most[node] = max(self._most[2 * node], self._most[2 * node + 1])
-        return row

@@ -67,19 +67,14 @@ def plan_rows(
         >>> plan_rows([3, 7], capacity=5, overlong="truncate").dropped
         (Piece(document=1, start=5, stop=7),)
     """
-    capacity = require_count(capacity, "capacity", "Give the places of a row.", least=1, error=PlanError)
+    capacity, most = require_row_limits(capacity, overlong, documents_per_row)
     _require_choice(method, PACKING_METHODS, "method")
-    _require_choice(overlong, OVERLONG_CHOICES, "overlong")
-    most = INT32_MAX  # No row has more places.
-    if documents_per_row is not None:
-        remedy = "Give the most documents of a row, or None."
-        most = require_count(documents_per_row, "documents_per_row", remedy, least=1, error=PlanError)
     counts = _length_array(lengths)
     kept = counts if overlong == "split" else np.minimum(counts, capacity)
-    _require_countable(kept, capacity)
+    require_countable(kept, capacity)
     long = np.flatnonzero(kept < counts)
     if long.size and overlong == "refuse":
-        raise PlanError(*(_long_problem(int(document), int(counts[document]), capacity) for document in long))
+        raise PlanError(*(long_problem(int(document), int(counts[document]), capacity) for document in long))
     if method == "wrap":
         pieces, rows = _wrap(kept, capacity, most)
     else:
@@ -92,8 +87,26 @@ def plan_rows(
     return RowPlan(capacity, counts, documents, starts, stops, bounds, dropped)
 
 
-def _require_countable(lengths: Integers, capacity: int) -> None:
-    """Raise where long documents would be cut into more pieces than can be counted."""
+def require_row_limits(capacity: object, overlong: object, documents_per_row: object) -> tuple[int, int]:
+    """Give the places of a row and the most pieces that it may hold.
+
+    Raises:
+        PlanError: these are none, or `overlong` is no such choice.
+    """
+    _require_choice(overlong, OVERLONG_CHOICES, "overlong")
+    places = require_count(capacity, "capacity", "Give the places of a row.", least=1, error=PlanError)
+    if documents_per_row is None:
+        return places, INT32_MAX  # No row has more places.
+    remedy = "Give the most documents of a row, or None."
+    return places, require_count(documents_per_row, "documents_per_row", remedy, least=1, error=PlanError)
+
+
+def require_countable(lengths: Integers, capacity: int) -> None:
+    """Raise where long documents would be cut into more pieces than can be counted.
+
+    Raises:
+        PlanError: there would be more than int32 counts.
+    """
     if int(lengths.max()) > capacity and float((lengths / capacity).sum()) > INT32_MAX:
         message = f"would be cut into more than {INT32_MAX} pieces of {capacity} places"
         raise PlanError(Problem("lengths", message, "value", value=int(lengths.max()), remedy="Give longer rows."))
@@ -190,7 +203,8 @@ def _array_of_ints(lengths: Sequence[int]) -> Integers | None:
         return None
 
 
-def _long_problem(document: int, length: int, capacity: int) -> Problem:
+def long_problem(document: int, length: int, capacity: int) -> Problem:
+    """Say that a document is longer than a row, and what may become of it."""
     message = f"is longer than a row of {capacity} places"
     remedy = 'Give longer rows, or say overlong="split" or overlong="truncate".'
     return Problem("lengths", message, "value", document, value=length, remedy=remedy)

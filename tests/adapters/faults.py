@@ -15,7 +15,7 @@ from neatpack.adapters import build_position_ids
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.row_plans import Piece, RowPlan
 from neatpack.adapters.segments import Documents, Integers, Segments
-from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.contracts.errors import EncodingError, PackingError, Problem
 from tests.adapters import oracle
 from tests.adapters.properties import rows_of
 
@@ -264,6 +264,79 @@ def unbounded(original: Callable[[Any, int, int], object]) -> Callable[[Any, int
 
     def planted(lengths: Any, capacity: int, _most: int) -> object:
         return original(lengths, capacity, 10**6)
+
+    return planted
+
+
+def next_row_taken(original: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
+    """Pass the first row with room by, where another is open."""
+
+    def planted(rooms: Any, length: int) -> int:
+        row = original(rooms, length)
+        return original(rooms, length) if length < 3 else row
+
+    return planted
+
+
+def room_left_behind(original: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+    """Leave room in a row that was handed out."""
+
+    def planted(stream: Any, number: int) -> None:
+        leaf, row = stream._open[number].leaf, stream._open[number]
+        original(stream, number)
+        stream._rooms.put(leaf, max(stream.capacity - row.tokens, 1), 1)
+
+    return planted
+
+
+def last_row_unseated(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Make a new tree without the row that was opened last."""
+
+    def planted(stream: Any) -> None:
+        original(stream)
+        for row in list(stream._open.values())[-1:]:
+            stream._rooms.put(row.leaf, 0, 0)
+
+    return planted
+
+
+def numbered_from_one(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Count rows from 1."""
+
+    def planted(number: int, *parts: Any) -> Any:
+        return original(number + 1, *parts)
+
+    return planted
+
+
+def one_document_less(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Save that the last document has still to come."""
+
+    def planted(stream: Any) -> Any:
+        state = original(stream)
+        return {**state, "documents": max(state["documents"] - 1, 0)}
+
+    return planted
+
+
+def counted_first(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Count a document that is then refused."""
+
+    def planted(stream: Any, item: Any) -> Any:
+        try:
+            return original(stream, item)
+        except PackingError:
+            stream.documents += 1
+            raise
+
+    return planted
+
+
+def keys_by_count(original: Callable[[Any, Any], tuple[int, int]]) -> Callable[[Any, Any], tuple[int, int]]:
+    """Number documents as they come, whatever the caller calls them."""
+
+    def planted(stream: Any, item: Any) -> tuple[int, int]:
+        return stream.documents, original(stream, item)[1]
 
     return planted
 

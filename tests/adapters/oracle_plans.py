@@ -42,6 +42,43 @@ def first_fit(counts: list[int], capacity: int, most: int) -> list[list[int]]:
     return rows
 
 
+def first_fit_stream(
+    counts: list[int], capacity: int, most: int, open_rows: int, *, truncate: bool
+) -> list[tuple[int, int, list[Cut], list[Cut]]]:
+    """Place documents one by one, with few rows open; give in the order in which rows close: how many documents had
+    come by then, the row's number, its pieces, and what was left out of them."""
+    opened: list[list[Cut]] = []
+    dropped: list[list[Cut]] = []
+    still_open: list[int] = []
+    closed: list[tuple[int, int, list[Cut], list[Cut]]] = []
+
+    def held(row: int) -> int:
+        return sum(stop - start for _, start, stop in opened[row])
+
+    for document, count in enumerate(counts):
+        start = 0
+        while start < count:
+            tokens = min(capacity, count - start)
+            fitting = [row for row in still_open if held(row) + tokens <= capacity and len(opened[row]) < most]
+            if not fitting:
+                opened.append([])
+                dropped.append([])
+                still_open.append(len(opened) - 1)
+                fitting = still_open[-1:]
+            opened[fitting[0]].append((document, start, start + tokens))
+            start += tokens
+            if truncate and start < count:
+                dropped[fitting[0]].append((document, start, count))
+                start = count
+            leaving = [row for row in still_open if held(row) == capacity or len(opened[row]) == most]
+            if not leaving and len(still_open) > open_rows:
+                leaving = still_open[:1]
+            for row in leaving:
+                still_open.remove(row)
+                closed.append((document + 1, row, opened[row], dropped[row]))
+    return closed + [(len(counts), row, opened[row], dropped[row]) for row in still_open]
+
+
 def wrapped(counts: list[int], capacity: int, most: int) -> list[list[Cut]]:
     """Lay tokens down one by one, and begin a row where the one before is full or holds `most` pieces."""
     rows: list[list[Cut]] = [[]]

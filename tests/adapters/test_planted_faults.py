@@ -22,6 +22,7 @@ from neatpack.adapters import (
     physical,
     planning,
     positions,
+    row_streams,
     segments,
     spans,
     token_boundaries,
@@ -46,6 +47,7 @@ from tests.adapters import (
     test_r10_labels,
     test_r14_r15_packing,
     test_r14_ranks,
+    test_row_streams,
     test_spans,
     test_token_boundaries,
     test_visibility_and_masks,
@@ -67,6 +69,7 @@ _RULES: Final = (
     test_r10_labels,
     test_r14_r15_packing,
     test_r14_ranks,
+    test_row_streams,
     test_spans,
     test_token_boundaries,
     test_visibility_and_masks,
@@ -219,6 +222,28 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("room not taken", first_fit.Rooms, "take", returns(0)),
         Fault("first row unused", first_fit.Rooms, "take", after(lambda row: row + 1)),
         Fault("unbounded", planning, "first_fit", faults.unbounded),
+    ],
+    "test_a_stream_places_each_document_into_the_first_open_row_and_reads_no_further": [
+        Fault("first row unused", first_fit.Rooms, "take", faults.next_row_taken),
+        Fault("no row closes before the end", row_streams.RowStream, "_is_full", returns(False)),
+        Fault("closed rows taken again", row_streams.RowStream, "_close", faults.room_left_behind),
+        Fault("a row lost in the new tree", row_streams.RowStream, "_seat", faults.last_row_unseated),
+        Fault("drops misnamed", row_streams, "Piece", swap(faults.from_its_start)),
+    ],
+    "test_with_rows_enough_a_stream_gives_the_rows_of_a_list": [
+        Fault("bound forgotten", row_streams, "require_row_limits", after(lambda limits: (limits[0], 10**6))),
+        Fault("rows numbered anew", row_streams, "StreamedRow", faults.numbered_from_one),
+    ],
+    "test_a_stream_goes_on_from_any_row": [
+        Fault("closed rows forgotten", row_streams.RowStream, "state", after(lambda state: {**state, "closed": []})),
+        Fault("open rows forgotten", row_streams.RowStream, "state", after(lambda state: {**state, "open": []})),
+        Fault("documents come again", row_streams.RowStream, "state", faults.one_document_less),
+    ],
+    "test_a_document_that_is_refused_leaves_the_others_as_they_were": [
+        Fault("counted before it is read", row_streams.RowStream, "_read", faults.counted_first),
+    ],
+    "test_documents_keep_the_numbers_that_the_caller_gives_them": [
+        Fault("keys of the stream", row_streams.RowStream, "_read", faults.keys_by_count),
     ],
     "test_wrapping_cuts_only_where_a_row_ends": [
         Fault("unbounded", planning, "_row_ends", faults.unbounded),

@@ -45,7 +45,8 @@ def collate_documents(
         it begins there, both `[batch, most pieces of a row]`, filled with -1.
 
     Raises:
-        PlanError: the documents are not those of the plan, it has no such rows, or `pad_token_id` is no token.
+        PlanError: the documents are not those of the plan, it has no such rows, or a token or `pad_token_id` is past
+            int64.
         PackingError: as `apply_packing_contract`, where there is a contract.
 
     Example:
@@ -185,7 +186,7 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
 
 
 def _document_problems(documents: dict[int, Tensor], lengths: dict[int, int]) -> list[Problem]:
-    """List the documents that are not as the plan knows them; none is read from its device."""
+    """List the documents that are not as the plan knows them; none is read from its device, but uint64."""
     devices: dict[torch.device, int] = {}
     problems: list[Problem] = []
     for index, document in documents.items():
@@ -198,6 +199,9 @@ def _document_problems(documents: dict[int, Tensor], lengths: dict[int, int]) ->
         elif document.numel() != lengths[index]:
             message = f"has not the {lengths[index]} tokens that the plan knows"
             problems.append(Problem("documents", message, "disagreement", index, value=document.numel()))
+        elif document.dtype == torch.uint64 and not document.is_meta and bool((document.view(torch.int64) < 0).any()):
+            message = "has a token past int64, which batches hold"
+            problems.append(Problem("documents", message, "value", index, value=document.dtype))
         else:
             devices.setdefault(document.device, index)
     if len(devices) > 1 or torch.device("meta") in devices:

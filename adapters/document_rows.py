@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from torch import Tensor, cat
@@ -11,6 +12,7 @@ from torch import Tensor, cat
 from neatpack.adapters.arguments import is_count, require_instance
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Integers, Segments, as_segments, to_tensor
+from neatpack.adapters.token_fields import dtype_problems
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 
 
@@ -50,7 +52,7 @@ class DocumentRows:
             fill: what stands after the end of a row.
 
         Raises:
-            BatchError: the two dimensions are not those of the packed batch.
+            BatchError: the two dimensions are not those of the packed batch, or torch moves no values of this dtype.
         """
         _require_shape("values", values, axis, self.shape)
         places, padding = self.places[batch], self.padding[batch]
@@ -70,7 +72,7 @@ class DocumentRows:
             `[batch, sequence, ...]`, to which gradients of `parts` are known.
 
         Raises:
-            BatchError: a part has not the shape of its batch.
+            BatchError: a part has not the shape of its batch, or torch moves no values of its dtype.
         """
         if len(parts) != len(self.places):
             problem = Problem("parts", f"must be one for each of {len(self.places)} batches", "value", value=len(parts))
@@ -189,3 +191,6 @@ def _require_shape(field: str, values: object, axis: int, shape: tuple[int, int]
     if tuple(found[axis : axis + 2]) != shape:
         message = f"must have {shape} from dimension {axis} on, one entry per place"
         raise BatchError(Problem(field, message, "shape", value=tuple(found)))
+    problems = dtype_problems(field, cast("Tensor", values))
+    if problems:
+        raise BatchError(*problems)

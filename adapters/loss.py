@@ -161,7 +161,7 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        BatchError: values do not begin with the shape of the ids, or lie elsewhere.
+        BatchError: values do not begin with the shape of the ids, lie elsewhere, or are uint64, which int64 cannot sum.
         EncodingError: no such reduction.
 
     Example:
@@ -173,6 +173,9 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
     _require_values(values, segments)
     if not is_choice(reduction, REDUCTIONS):
         raise _unknown("reduction", reduction, REDUCTIONS)
+    if values.dtype == torch.uint64:
+        remedy = "Convert them: values.long()."
+        raise BatchError(Problem("values", "cannot be summed in int64", "dtype", value=values.dtype, remedy=remedy))
     wide = _wide(values.dtype)
     count = segments.documents.lengths.size
     flat = values.reshape(-1, *values.shape[2:]).to(wide)

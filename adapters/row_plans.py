@@ -177,6 +177,13 @@ class RowPlan:
         return frozen(before[self.bounds[1:]] - before[self.bounds[:-1]], "row_tokens")
 
     @property
+    def placed_tokens(self) -> Integers:
+        """The tokens of each document that stand in rows, `[documents]`."""
+        placed = np.zeros_like(self.lengths)
+        np.add.at(placed, self.documents, self.piece_lengths)
+        return placed
+
+    @property
     def split(self) -> tuple[int, ...]:
         """The documents that lie in more than one piece, ascending."""
         counts = np.bincount(self.documents, minlength=self.lengths.size)

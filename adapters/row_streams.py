@@ -246,7 +246,7 @@ class RowStream:
 
     def _read(self, item: object) -> tuple[int, int]:
         """Give the key and the length of a document."""
-        pair = cast("tuple[object, ...]", item if isinstance(item, tuple) else (self.documents, item))
+        pair = cast("tuple[object, ...]", item) if isinstance(item, tuple) else (self.documents, item)
         key, length = pair if len(pair) == 2 else (None, None)
         if not is_count(key) or not is_count(length) or not 0 < cast("int", length) <= INT64_MAX:
             message = "must be a positive int, or a key and one"

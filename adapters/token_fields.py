@@ -149,6 +149,11 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
     if value.device != device:
         message = f"must lie where input_ids lies, on {device}"
         return [Problem(name, message, "device", value=value.device, remedy=f"Move it: {name}.to(...).")]
+    return dtype_problems(name, value)
+
+
+def dtype_problems(name: str, value: Tensor) -> list[Problem]:
+    """List what keeps the values of a tensor from being taken to other places: torch has no such function for all."""
     narrow_float = value.is_floating_point() and value.dtype.itemsize == 1
     if narrow_float or value.is_quantized or value.dtype in (torch.uint16, torch.uint32, torch.uint64):
         remedy = "Convert it: torch moves no tokens of this dtype."

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.agreement import check_agreement, require_restarts
-from neatpack.adapters.arguments import tensor_problems
+from neatpack.adapters.arguments import INT64_MAX, tensor_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Segments, read_on_host, scan_array
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
@@ -81,7 +81,8 @@ def enable_xdoc_attention(
 
     Raises:
         CapabilitiesError: the contract is no packing contract.
-        BatchError: an entry is missing or misshapen, a coordinate is negative, or the documents are joined already.
+        BatchError: an entry is missing or misshapen, a coordinate is negative or past int64, or the documents are
+            joined already.
         DocumentIdsError: ids are malformed; or the contract asks for flash varlen kwargs, and something is excluded
             or padded between the first and the last token of a row.
         EncodingError: text positions run on over the documents of a row already.
@@ -181,6 +182,11 @@ def _require_unjoined(structural: npt.NDArray[np.int64], attention: npt.NDArray[
 
 def _joined_shift(segments: Segments, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Give what to add to each place's coordinates, `[batch * sequence]`."""
+    if positions.dtype == np.uint64 and positions.max() > INT64_MAX:
+        remedy = "Give coordinates that start at 0 or above in each document."
+        raise BatchError(
+            Problem("position_ids", "coordinate past int64", "value", value=int(positions.max()), remedy=remedy)
+        )
     axes = np.reshape(positions, (-1, segments.batch * segments.sequence)).astype(np.int64)
     starts = segments.bounds[:-1]
     lowest = np.minimum.reduceat(axes.min(axis=0), starts)[segments.kept]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import tensor_problems
+from neatpack.adapters.arguments import require_instance, tensor_problems
+from neatpack.adapters.row_plans import RowPlan
 from neatpack.adapters.segments import INTEGER_DTYPES, Integers, Segments, as_segments, read_on_host
-from neatpack.contracts.errors import BatchError, Problem
+from neatpack.contracts.errors import BatchError, PlanError, Problem
 
 
 def unpack(
@@ -19,6 +21,8 @@ def unpack(
     document_ids: Tensor | Segments,
     document_keys: Tensor | None = None,
     document_starts: Tensor | None = None,
+    *,
+    plan: RowPlan | None = None,
 ) -> list[Tensor]:
     """Give each document its own per-token results, in the caller's order.
 
@@ -30,7 +34,9 @@ def unpack(
         document_starts: integer, in the shape of the keys: the token of the caller's document with which each
             begins. With it, pieces of one document are joined; without it, no key may come twice. Then
             `document_ids` are those as packed, which count every token, and all pieces of a document must be there.
-            That the last one is missing cannot be seen: it looks like a document that was truncated.
+            Without the plan it cannot be seen that the last one is missing: the document looks truncated.
+        plan: by which the rows were laid out. With it, each document has to come with all tokens that the plan placed;
+            `document_ids` are those as packed. Documents of which nothing is there are left out.
 
     Returns:
         One tensor `[tokens, ...]` per document, by ascending key; views of `values` but for documents with holes or
@@ -38,8 +44,9 @@ def unpack(
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        BatchError: shapes differ, the keys do not name each document of each row once, or a piece is missing
-            before another.
+        BatchError: shapes differ, the keys do not name each document of each row once, a piece is missing before
+            another, or by the plan at the end; or the plan has no such document.
+        PlanError: `plan` is none.
 
     Example:
         >>> ids, keys = torch.tensor([[1, 1, 2, 0], [1, 0, 0, 0]]), torch.tensor([[2, 0], [1, -1]])
@@ -52,6 +59,8 @@ def unpack(
     segments = as_segments(document_ids)
     _require_values(values, (segments.batch, segments.sequence))
     groups = _groups(segments, document_keys, document_starts)
+    if plan is not None:
+        _require_placed(segments, document_keys, groups, plan)
     flat = values.flatten(0, 1)
     runs: list[list[Tensor]] = [[] for _ in range(segments.documents.rows.size)]
     owners: list[int] = segments.owners.tolist()
@@ -104,6 +113,26 @@ def _require_whole(segments: Segments, order: Integers, again: npt.NDArray[np.bo
         remedy = "Give all rows of a document that was cut, or no keys, to have each piece alone."
         row, value = int(documents.rows[piece]), int(origins[piece])
         raise BatchError(Problem("document_starts", message, "disagreement", row, value=value, remedy=remedy))
+
+
+def _require_placed(segments: Segments, keys: Tensor | None, groups: list[list[int]], plan: object) -> None:
+    """Raise unless each document that is there has all tokens that the plan placed."""
+    require_instance(plan, RowPlan, "plan", "Give the plan that the rows were collated by.", error=PlanError)
+    if keys is None:
+        remedy = "Give document_keys too."
+        raise BatchError(Problem("plan", "means nothing without keys", "missing", remedy=remedy))
+    placed = cast("RowPlan", plan).placed_tokens
+    named, documents = _per_document(segments, keys, "document_keys"), segments.documents
+    for group in groups:
+        row, key = int(documents.rows[group[-1]]), int(named[group[-1]])
+        if key >= placed.size:
+            message = f"names a document that the plan of {placed.size} does not know"
+            raise BatchError(Problem("document_keys", message, "disagreement", row, value=key))
+        found = int((documents.ends - documents.starts)[group].sum())
+        if found != placed[key]:
+            message = f"has {found} tokens here, and the plan placed {placed[key]}: a piece is missing"
+            remedy = "Give all rows of a document that was cut."
+            raise BatchError(Problem("document_keys", message, "disagreement", row, value=key, remedy=remedy))
 
 
 def _per_document(segments: Segments, given: Tensor, name: str) -> Integers:

@@ -144,3 +144,12 @@ def test_what_does_not_fit_is_refused() -> None:
         found.take(wrong, 0)
     with pytest.raises(DocumentIdsError, match="a hole"):
         document_rows(torch.tensor([[1, 0, 1, 0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn])
+def test_values_that_torch_does_not_move_are_refused(dtype: torch.dtype) -> None:
+    rows = document_rows(torch.tensor([[1, 1, 2]]))
+    with pytest.raises(BatchError, match="dtype that cannot be moved"):
+        rows.take(torch.zeros(1, 3).to(dtype), 0)
+    with pytest.raises(BatchError, match="dtype that cannot be moved"):
+        rows.put_back([torch.zeros(2, 2).to(dtype)])

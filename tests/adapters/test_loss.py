@@ -194,3 +194,8 @@ def test_one_host_read_each(monkeypatch: pytest.MonkeyPatch) -> None:
         with host_reads(monkeypatch) as reads:
             call()
         assert reads.total == 1
+
+
+def test_values_that_int64_cannot_sum_are_refused() -> None:
+    with pytest.raises(BatchError, match="cannot be summed in int64"):
+        reduce_by_document(torch.tensor([[2**63]], dtype=torch.uint64), torch.tensor([[1]]), "sum")

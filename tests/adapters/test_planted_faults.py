@@ -269,6 +269,10 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("missing pieces pass", unpacking, "_require_whole", returns(None)),
         Fault("pieces backwards", unpacking, "_groups", after(lambda groups: [group[::-1] for group in groups])),
     ],
+    "test_by_the_plan_any_missing_piece_is_seen": [
+        Fault("plan unheeded", unpacking, "_require_placed", returns(None)),
+        Fault("dropped tokens awaited", RowPlan, "placed_tokens", swap(property(lambda plan: plan.lengths))),
+    ],
     "test_ranks_share_every_token_and_take_as_many_rows": [
         Fault("a row dealt twice", balancing, "_deal_step", after(lambda dealt: dealt[:1] * len(dealt))),
         Fault("all in one row", balancing, "_even_out", swap(faults.all_in_the_first)),

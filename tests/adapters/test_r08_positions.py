@@ -132,6 +132,9 @@ def test_negative_coordinates_are_refused() -> None:
     batch["position_ids"] = torch.tensor([[[0, 1, 0, 1, 0]], [[0, 1, -1, 0, 0]]])
     with pytest.raises(BatchError, match="negative coordinate"):
         enable_xdoc_attention(batch, _IDS)
+    batch["position_ids"] = torch.tensor([[0, 1, 0, 1, 2**63]], dtype=torch.uint64)
+    with pytest.raises(BatchError, match="position_ids = 9223372036854775808: coordinate past int64"):
+        enable_xdoc_attention(batch, _IDS)
     batch["position_ids"] = torch.tensor([[0, 1, 0, 1, -1]])  # at padding they mean nothing
     assert listed(enable_xdoc_attention(batch, _IDS)["position_ids"]) == [[0, 1, 2, 3, -1]]
 

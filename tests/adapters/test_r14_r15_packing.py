@@ -203,6 +203,39 @@ def test_pieces_are_joined_whatever_the_order_of_the_rows(
             unpack(batch["input_ids"][rest], ids[rest], keys[rest], starts[rest])
 
 
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS, data=st.data())
+def test_by_the_plan_any_missing_piece_is_seen(
+    lengths: list[int], capacity: int, options: Options, data: st.DataObject
+) -> None:
+    plan = options.plan(lengths, capacity)
+    documents = [torch.arange(length) + 100 * index for index, length in enumerate(lengths)]
+    rows = data.draw(st.lists(st.integers(0, len(plan) - 1), min_size=1, unique=True))
+    batch: Any = collate_documents(documents, plan, rows=rows)
+    given = batch["input_ids"], batch["document_ids"], batch["document_keys"], batch["document_starts"]
+    placed = [(piece[0], row) for row, pieces in enumerate(_pieces(plan)) for piece in pieces]
+    here = {document for document, row in placed if row in rows}
+    if any(document in here and row not in rows for document, row in placed):
+        with pytest.raises(BatchError):
+            unpack(*given, plan=plan)
+        return
+    limit = capacity if options.overlong == "truncate" else None
+    found = [listed(each) for each in unpack(*given, plan=plan)]
+    assert found == [listed(documents[document])[:limit] for document in sorted(here)]
+
+
+def test_a_plan_that_is_of_other_documents_is_refused() -> None:
+    values, ids, keys = torch.zeros(1, 3), torch.tensor([[1, 1, 2]]), torch.tensor([[0, 1]])
+    assert len(unpack(values, ids, keys, plan=plan_rows([2, 1], 3))) == 2
+    with pytest.raises(BatchError, match=r"document_keys\[row 0\] = 1: names a document that the plan of 1"):
+        unpack(values, ids, keys, plan=plan_rows([2], 3))
+    with pytest.raises(BatchError, match=r"document_keys\[row 0\] = 0: has 2 tokens here, and the plan placed 3"):
+        unpack(values, ids, keys, plan=plan_rows([3, 1], 4))
+    with pytest.raises(BatchError, match="means nothing without keys"):
+        unpack(values, ids, plan=plan_rows([2, 1], 3))
+    with pytest.raises(PlanError, match="plan"):
+        unpack(values, ids, keys, plan=[[0, 1]])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 @holds_for(ids=attention_document_ids())
 def test_unpacking_leaves_holes_and_padding_out(ids: Tensor) -> None:
     values = torch.arange(ids.numel()).view(ids.shape)
@@ -378,6 +411,13 @@ def test_a_state_that_is_no_plan_is_refused(name: str, value: object) -> None:
 def test_documents_that_are_not_the_plan_s_are_refused(documents: list[Tensor]) -> None:
     with pytest.raises(PlanError, match="documents"):
         collate_documents(documents, plan_rows([2, 3], 6))
+
+
+def test_tokens_past_int64_are_refused_and_others_kept_in_any_width() -> None:
+    documents = [torch.tensor([2**63 - 1, 1], dtype=torch.uint64), torch.tensor([3], dtype=torch.uint8)]
+    assert listed(collate_documents(documents, plan_rows([2, 1], 4))["input_ids"]) == [[2**63 - 1, 1, 3, 0]]
+    with pytest.raises(PlanError, match=r"documents\[row 1\].*past int64"):
+        collate_documents([documents[1], torch.tensor([1, 2**63], dtype=torch.uint64)], plan_rows([1, 2], 4))
 
 
 @pytest.mark.parametrize("rows", [[], [2], [-2], [True], range(5)])

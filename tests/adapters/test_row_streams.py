@@ -141,6 +141,10 @@ def test_a_stream_without_end_holds_no_more_as_it_goes_on(overlong: Overlong) ->
     assert max(sizes[2000:]) <= max(sizes[:1000]) + 64  # counters take a few bytes more
 
 
+def _open_rows(rows: list[tuple[int, list[list[int]], list[list[int]]]]) -> list[dict[str, object]]:
+    return [{"number": number, "pieces": pieces, "dropped": dropped} for number, pieces, dropped in rows]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -157,19 +161,19 @@ def test_a_stream_without_end_holds_no_more_as_it_goes_on(overlong: Overlong) ->
         ("opened", None),
         ("open", None),
         ("open", [None]),
-        ("open", [{"number": 1, "pieces": [], "dropped": []}]),
-        ("open", [{"number": 1, "pieces": [[0, 2, 2]], "dropped": []}]),
-        ("open", [{"number": 1, "pieces": [[0, -1, 2]], "dropped": []}]),
-        ("open", [{"number": 1, "pieces": [[0, 0, 5]], "dropped": []}]),
-        ("open", [{"number": 1, "pieces": [[0, 0, 6]], "dropped": []}]),
-        ("open", [{"number": -1, "pieces": [[0, 0, 3]], "dropped": []}]),
-        ("open", [{"number": 1, "pieces": [[0, 0, 3]], "dropped": [[0, 3]]}]),
-        ("open", [{"number": 1, "pieces": [[0, 0, 3]], "dropped": [[0, 3, 3]]}]),
-        ("open", [{"number": number, "pieces": [[0, 0, 3]], "dropped": []} for number in (2, 1)]),
-        ("open", [{"number": number, "pieces": [[0, 0, 3]], "dropped": []} for number in (1, 1)]),
-        ("closed", {}),
-        ("closed", [{"number": 2, "pieces": [[0, 0, 3]], "dropped": []}]),
-        ("closed", [{"number": 4, "pieces": [[0, 0, 3]], "dropped": []}]),
+        ("open", _open_rows([(1, [], [])])),
+        ("open", _open_rows([(1, [[0, 2, 2]], [])])),
+        ("open", _open_rows([(1, [[0, -1, 2]], [])])),
+        ("open", _open_rows([(1, [[0, 0, 5]], [])])),
+        ("open", _open_rows([(1, [[0, 0, 6]], [])])),
+        ("open", _open_rows([(-1, [[0, 0, 3]], [])])),
+        ("open", _open_rows([(1, [[0, 0, 3]], [[0, 3]])])),
+        ("open", _open_rows([(1, [[0, 0, 3]], [[0, 3, 3]])])),
+        ("open", _open_rows([(2, [[0, 0, 3]], []), (1, [[0, 0, 3]], [])])),
+        ("open", _open_rows([(1, [[0, 0, 3]], []), (1, [[0, 0, 3]], [])])),
+        ("closed", 3),
+        ("closed", _open_rows([(2, [[0, 0, 3]], [])])),
+        ("closed", _open_rows([(4, [[0, 0, 3]], [])])),
     ],
 )
 def test_a_state_that_is_no_stream_is_refused(name: str, value: object) -> None:

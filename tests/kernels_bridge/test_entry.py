@@ -181,13 +181,13 @@ def test_positions_run_on_only_where_the_model_declares_it() -> None:
         logits(model, TOKENS, _packed_seq_ids=IDS, position_ids=running)
     problem = caught.value.problems[0]
     assert (problem.field, problem.row, problem.position) == ("position_ids", 0, int((IDS[0] == IDS[0, 0]).sum()))
-    model.position_policy = "sequence"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+    model.position_policy = "sequence"  # type: ignore[assignment]  # pyright: ignore[reportArgumentType]
     capabilities = configure_packing("eager", model, consumer="reference")
     assert capabilities.position_policy == "sequence"
     assert get_packing_capabilities("eager", model).position_policy == "sequence"
     found = logits(model, TOKENS, _packed_seq_ids=IDS, position_ids=running)
     torch.testing.assert_close(found[IDS != 0], expected[IDS != 0], rtol=1e-4, atol=1e-5)
-    model.position_policy = "row"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+    model.position_policy = "row"  # type: ignore[assignment]  # pyright: ignore[reportArgumentType]
     with pytest.raises(CapabilitiesError, match="position_policy = 'row'"):
         configure_packing("eager", model, consumer="reference")
 

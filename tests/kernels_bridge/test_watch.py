@@ -78,7 +78,7 @@ def test_what_is_wrong_in_a_batch_is_named(
 
 def test_positions_may_run_on_where_the_model_declares_it() -> None:
     model = model_for()
-    model.position_policy = "sequence"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+    model.position_policy = "sequence"  # type: ignore[assignment]  # pyright: ignore[reportArgumentType]
     check_training_batch(model, {**BATCH, "position_ids": torch.arange(8)[None]})
 
 

@@ -60,7 +60,8 @@ def audit_everything(
     workers = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
     with closing(audit_in_workers(waiting, Orders(tuple(texts), tuple(paths), seconds), workers)) as finished:
         for outcome in finished:
-            report = done[outcome.model["name"]] = model_from_json(outcome.model)
+            report = model_from_json(outcome.model)
+            done[report.name] = report
             if saved is not None and not outcome.failed:
                 saved.add(outcome.model)
             progress(report)

@@ -43,13 +43,13 @@ def overview_lines(report: Report, width: int) -> list[Line]:
 def figures_text(report: Report) -> Iterator[str]:
     """Say how many models there are, and how long they took."""
     figures = report.figures()
-    audited = figures["models"] - figures["not_audited"]
-    resumed = f", {figures['resumed']} of them in an earlier run" if figures["resumed"] else ""
-    yield f"{audited} models audited{resumed}, {figures['not_audited']} not."
-    if figures["median_seconds"] is not None:
+    audited = figures.models - figures.not_audited
+    resumed = f", {figures.resumed} of them in an earlier run" if figures.resumed else ""
+    yield f"{audited} models audited{resumed}, {figures.not_audited} not."
+    if figures.median_seconds is not None:
         yield (
-            f"{figures['wall_seconds']:.1f} s in all, {figures['workers']} at a time; "
-            f"{figures['median_seconds']:.2f} s a model (median)."
+            f"{figures.wall_seconds:.1f} s in all, {figures.workers} at a time; "
+            f"{figures.median_seconds:.2f} s a model (median)."
         )
 
 

@@ -1,20 +1,19 @@
-"""The report: what the audit says, as data, and the JSON that programs read.
+"""The report: what the audit says, as data, and the JSON that programs read, which has the same fields."""
 
-This module does without `from __future__ import annotations`, which would hide from TypedDict which keys are
-required.
-"""
+from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Final, Literal, cast, get_args
-
-from typing_extensions import TypedDict
+from typing import Final, Literal, TypeAlias, cast, get_args
 
 SCHEMA_VERSION: Final = 1
 """Raised when a key of the JSON is renamed or removed, or changes its meaning."""
+
+JSON: TypeAlias = dict[str, object]
+"""The fields of a record in the shape that is printed: lists for tuples, and null for numbers that JSON cannot hold."""
 
 Verdict = Literal["clean", "differs", "leak", "refused", "error", "inconclusive"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
@@ -66,16 +65,18 @@ documents in long rows, and long ones (`many`); or the usual ones in `training` 
 TRIALS: Final[tuple[Trial, ...]] = get_args(Trial)
 
 
-class LayerJSON(TypedDict):
+@dataclass(frozen=True)
+class LayerReport:
     """How far each document reaches into the output of one layer, `[source][target]`, in shares of how far that output
     varies."""
 
     name: str
-    matrix: list[list[float]]
+    matrix: tuple[tuple[float, ...], ...]
 
 
-class PathJSON(TypedDict):
-    """One path of one model. Numbers are null where there is none.
+@dataclass(frozen=True)
+class PathReport:
+    """What the audit says of one path. Numbers are None where there is none.
 
     `difference`, `perturbation` and `own_perturbation` are shares of `logit_scale`; `gradient` and `own_gradient` are
     shares of the greatest derivative by a document's own embeddings; `padding` is the greater of what padding does
@@ -86,111 +87,6 @@ class PathJSON(TypedDict):
     `[source][target]`, by the greater of both measures, and `layers` the same at the output of each layer; both are
     empty where they were not taken.
     """
-
-    verdict: Verdict
-    kind: Kind | None
-    message: str
-    remedy: str
-    difference: float | None
-    perturbation: float | None
-    gradient: float | None
-    padding: float | None
-    own_perturbation: float | None
-    own_gradient: float | None
-    logit_scale: float | None
-    calls: int | None
-    boundaries_seen: bool | None
-    from_document: int | None
-    to_document: int | None
-    where: str | None
-    mechanism: Kind | None
-    dropped: list[str]
-    trial: Trial | None
-    pattern: Pattern | None
-    matrix: list[list[float]]
-    layers: list[LayerJSON]
-
-
-class ConfiguredJSON(TypedDict):
-    """What `configure_packing` chose for a model, or why it refused; and of the consumers that take the model, the
-    fastest, and the one least likely to be wrong."""
-
-    attention: str | None
-    consumer: str | None
-    packed_mask_type: str | None
-    requires_packed_sequence_metadata: bool | None
-    uses_native_fa4: bool | None
-    refused: str | None
-    fastest: str | None
-    safest: str | None
-
-
-# "class" is a keyword of Python, so that this one is written as a call.
-ModelJSON = TypedDict(
-    "ModelJSON",
-    {
-        "name": str,
-        "class": str | None,
-        "error": str | None,
-        "seconds": float,
-        "configured": ConfiguredJSON,
-        "paths": dict[str, PathJSON],
-    },
-)
-"""One audited model. `error` says why it could not be built or run at all; `paths` is then empty."""
-
-
-class EnvironmentJSON(TypedDict):
-    """Where the audit ran."""
-
-    python: str
-    platform: str
-    neatpack: str
-    torch: str
-    transformers: str | None
-    threads: int
-    dtype: str
-    device: str
-    threshold: float
-
-
-class FiguresJSON(TypedDict):
-    """How long the audit took, in seconds.
-
-    `median_seconds` and `total_seconds` are of the models that were audited, null and 0 without any; `wall_seconds` is
-    what the caller waited, while `workers` models were audited at a time. `not_audited` models could not be built or
-    run, and `resumed` ones were taken from an earlier run.
-    """
-
-    models: int
-    not_audited: int
-    resumed: int
-    workers: int
-    median_seconds: float | None
-    total_seconds: float
-    wall_seconds: float
-
-
-class ReportJSON(TypedDict):
-    """The whole report, as `neatpack audit --json` prints it."""
-
-    schema_version: int
-    environment: EnvironmentJSON
-    figures: FiguresJSON
-    models: list[ModelJSON]
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """How far each document reaches into the output of one layer; `LayerJSON` explains the fields."""
-
-    name: str
-    matrix: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
-class PathReport:
-    """What the audit says of one path; `PathJSON` explains the fields."""
 
     verdict: Verdict
     kind: Kind | None = None
@@ -218,7 +114,8 @@ class PathReport:
 
 @dataclass(frozen=True)
 class Configured:
-    """What `configure_packing` chose for a model, or why it refused."""
+    """What `configure_packing` chose for a model, or why it refused; and of the consumers that take the model, the
+    fastest, and the one least likely to be wrong."""
 
     attention: str | None = None
     consumer: str | None = None
@@ -236,7 +133,7 @@ class ModelReport:
 
     Attributes:
         name: the model type, or `package.module:callable`.
-        class_name: its class; None where it could not be built.
+        class_name: its class, `class` in JSON; None where it could not be built.
         configured: what `configure_packing` chose.
         paths: by path, in the order of the audit.
         error: why the model could not be built or run at all.
@@ -288,6 +185,24 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """How long the audit took, in seconds.
+
+    `median_seconds` and `total_seconds` are of the models that were audited, None and 0 without any; `wall_seconds` is
+    what the caller waited, while `workers` models were audited at a time. `not_audited` models could not be built or
+    run, and `resumed` ones were taken from an earlier run.
+    """
+
+    models: int
+    not_audited: int
+    resumed: int
+    workers: int
+    median_seconds: float | None
+    total_seconds: float
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
 class Report:
     """The audits of several models in one environment."""
 
@@ -300,25 +215,25 @@ class Report:
         """Whether every model was audited and its configured path is clean."""
         return bool(self.models) and all(model.is_clean for model in self.models)
 
-    def figures(self) -> FiguresJSON:
+    def figures(self) -> Figures:
         """Count the models, and the seconds that they took."""
         seconds = [model.seconds for model in self.models if model.error is None]
-        return {
-            "models": len(self.models),
-            "not_audited": len(self.models) - len(seconds),
-            "resumed": self.run.resumed,
-            "workers": self.run.workers,
-            "median_seconds": round(median(seconds), 3) if seconds else None,
-            "total_seconds": round(sum(seconds), 3),
-            "wall_seconds": round(self.run.wall_seconds, 3),
-        }
+        return Figures(
+            models=len(self.models),
+            not_audited=len(self.models) - len(seconds),
+            resumed=self.run.resumed,
+            workers=self.run.workers,
+            median_seconds=round(median(seconds), 3) if seconds else None,
+            total_seconds=round(sum(seconds), 3),
+            wall_seconds=round(self.run.wall_seconds, 3),
+        )
 
-    def as_json(self) -> ReportJSON:
+    def as_json(self) -> JSON:
         """Give the report in the shape that is printed."""
         return {
             "schema_version": SCHEMA_VERSION,
-            "environment": cast("EnvironmentJSON", asdict(self.environment)),
-            "figures": self.figures(),
+            "environment": asdict(self.environment),
+            "figures": asdict(self.figures()),
             "models": [model_json(model) for model in self.models],
         }
 
@@ -327,20 +242,11 @@ class Report:
         return json.dumps(self.as_json(), indent=2, allow_nan=False)
 
 
-def model_json(model: ModelReport) -> ModelJSON:
+def model_json(model: ModelReport) -> JSON:
     """Give one model in the shape that is printed."""
-    return {
-        "name": model.name,
-        "class": model.class_name,
-        "error": model.error,
-        "seconds": round(model.seconds, 3),
-        "configured": cast("ConfiguredJSON", asdict(model.configured)),
-        "paths": {name: _path_json(path) for name, path in model.paths.items()},
-    }
-
-
-def _path_json(path: PathReport) -> PathJSON:
-    return cast("PathJSON", _plain(asdict(path)))
+    fields = cast("JSON", _plain(asdict(model)))
+    name, class_name = fields.pop("name"), fields.pop("class_name")
+    return {"name": name, "class": class_name, **fields, "seconds": round(model.seconds, 3)}
 
 
 def _plain(value: object) -> object:

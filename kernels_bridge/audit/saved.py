@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, cast
 from pydantic import TypeAdapter, ValidationError
 
 from neatpack.contracts.errors import BatchError, Problem
-from neatpack.kernels_bridge.audit.report import SCHEMA_VERSION, Environment, ModelJSON, ModelReport
+from neatpack.kernels_bridge.audit.report import JSON, SCHEMA_VERSION, Environment, ModelReport
 
 _SETTINGS: Final = "settings"
 _MODEL: Final = "model"
@@ -47,7 +47,7 @@ class SavedAudits:
                 reports[report.name] = report
         return reports
 
-    def add(self, model: ModelJSON) -> None:
+    def add(self, model: JSON) -> None:
         """Write one audit behind the others.
 
         Raises:

@@ -17,7 +17,7 @@ from typing import Final, cast
 
 import neatpack
 from neatpack.kernels_bridge.audit.paths import PathName
-from neatpack.kernels_bridge.audit.report import Configured, ModelJSON, ModelReport, model_json
+from neatpack.kernels_bridge.audit.report import JSON, Configured, ModelReport, model_json
 
 _MODULE: Final = "neatpack.kernels_bridge.audit.worker"
 _PATIENCE: Final = 5.0
@@ -33,7 +33,7 @@ class Finished:
         failed: whether its process came to an end or took too long, so that the report is not the audit's own.
     """
 
-    model: ModelJSON
+    model: JSON
     failed: bool = False
 
 
@@ -126,7 +126,7 @@ class _Worker:
         finally:
             timer.cancel()
         if answer:
-            return Finished(cast("ModelJSON", json.loads(answer)))
+            return Finished(cast("JSON", json.loads(answer)))
         status = self._end(process)
         if self._stopped:
             return None

@@ -55,7 +55,7 @@ def test_models_are_reported_as_in_this_process_whatever_others_do(named: Callab
     assert dead.error == "ended its process with status 3: some library: out of luck"
     for model in others:
         assert replace(model, seconds=0.0) == replace(model_from_json(model_json(named(model.name))), seconds=0.0)
-    assert report.figures()["not_audited"] == 1
+    assert report.figures().not_audited == 1
     assert not report.is_clean
 
 
@@ -92,7 +92,7 @@ def test_what_is_finished_is_not_audited_again(tmp_path: Path, asked: list[str])
     whole = audit_everything([READS_IDS, LEAKS], paths=PATHS, resume=file)
     assert asked == [READS_IDS, LEAKS]
     assert [model.name for model in whole.models] == [READS_IDS, LEAKS]
-    assert (whole.figures()["resumed"], whole.figures()["models"]) == (1, 2)
+    assert (whole.figures().resumed, whole.figures().models) == (1, 2)
     again = audit_everything([LEAKS, READS_IDS], paths=PATHS, resume=file)
     assert asked == [READS_IDS, LEAKS]
     assert again.models == whole.models[::-1]

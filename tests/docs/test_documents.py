@@ -16,7 +16,7 @@ import neatpack
 from neatpack import TrainingBatch, adapters, kernels_bridge
 from neatpack.adapters import strategies
 from neatpack.kernels_bridge.audit.paths import PATHS
-from neatpack.kernels_bridge.audit.report import Kind, ModelJSON, PathJSON, Pattern, Trial
+from neatpack.kernels_bridge.audit.report import Kind, ModelReport, PathReport, Pattern, Trial
 from neatpack.kernels_bridge.audit.tiny_models import every_model_type
 from tests.docs.markdown import DOCUMENTS, Block, blocks_of, commands_of
 from tests.environments import ACTIVE, REPOSITORY, run
@@ -30,8 +30,8 @@ KNOWN_WORDS = {
     *get_args(Kind),
     *get_args(Pattern),
     *get_args(Trial),
-    *ModelJSON.__annotations__,
-    *PathJSON.__annotations__,
+    *ModelReport.__annotations__,
+    *PathReport.__annotations__,
     *neatpack.PACKED_MASK_TYPES,
     *kernels_bridge.consumer_names(),
     *TrainingBatch.__annotations__,

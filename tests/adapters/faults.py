@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
-from neatpack.adapters import build_position_ids
+from neatpack.adapters import build_position_ids, wire
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.row_plans import Piece, RowPlan
 from neatpack.adapters.segments import Documents, Integers, Segments
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import EncodingError, PackingError, Problem
 from tests.adapters import oracle
 from tests.adapters.properties import rows_of
@@ -455,3 +457,56 @@ def last_unread(arrays: Any) -> list[Any]:
 def all_one(ids: Tensor) -> Tensor:
     """Make a row one document."""
     return (ids.to(torch.int64) != 0).to(torch.int64)
+
+
+def keys_one_longer(kwargs: Any) -> Any:
+    """Say that keys are longer than queries."""
+    return {**kwargs, "max_seqlen_k": kwargs["max_seqlen_k"] + 1}
+
+
+def keys_from_elsewhere(kwargs: Any) -> Any:
+    """Move the offsets of the keys."""
+    return {**kwargs, "cu_seqlens_k": kwargs["cu_seqlens_k"] + 1}
+
+
+def query_counted_twice(window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    """Take a model's window for the keys before a query."""
+    before, after_it = window
+    return None if before is None else before + 1, after_it
+
+
+def one_entry_too_far(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Take the size for the last entry."""
+    return sum(size * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def capabilities_without(field: str) -> Callable[[Any], object]:
+    """Give the default of a field, whatever was said."""
+
+    def change(core: Any) -> object:
+        return PackingCapabilities(**{name: value for name, value in vars(core).items() if name != field})
+
+    return change
+
+
+def default_options(options: Any) -> Any:
+    """Keep the capacity alone."""
+    return {"capacity": options["capacity"], "method": "best_fit", "overlong": "refuse", "documents_per_row": None}
+
+
+def read_what_is_known(model: Any, entries: Any) -> Any:
+    """Take no heed of keys that are not known."""
+    known = {name: value for name, value in entries.items() if name in model.model_fields}
+    return _read(model, known, strict=True)
+
+
+def read_loosely(model: Any, entries: Any) -> Any:
+    """Convert what is of another type."""
+    return _read(model, entries, strict=False)
+
+
+def _read(model: Any, entries: Any, *, strict: bool) -> Any:
+    try:
+        return model.model_validate(entries, strict=strict)
+    except ValidationError as error:
+        raise model.error(*wire._problems(model.__name__, error)) from error

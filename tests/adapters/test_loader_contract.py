@@ -7,17 +7,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import strategies as st
 
 from neatpack.adapters import require_supported_packing_contract, resolve_packing_contract
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
 from neatpack.contracts.capabilities import PACKED_MASK_TYPES, AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, ContractError
+from tests.adapters.properties import holds_for
 
 
-@pytest.mark.parametrize("mask_type", PACKED_MASK_TYPES)
-@pytest.mark.parametrize("eligibility", [False, True])
-@pytest.mark.parametrize("xdoc", [False, True])
-@pytest.mark.parametrize("trailing", [False, True])
+@holds_for(
+    mask_type=st.sampled_from(PACKED_MASK_TYPES), eligibility=st.booleans(), xdoc=st.booleans(), trailing=st.booleans()
+)
 def test_physical_encodings_cannot_express_every_policy(
     mask_type: str, eligibility: bool, xdoc: bool, trailing: bool
 ) -> None:
@@ -38,9 +39,7 @@ def test_physical_encodings_cannot_express_every_policy(
             require_supported_packing_contract(contract, eligibility=eligibility, xdoc=xdoc, trailing_padding=trailing)
 
 
-@pytest.mark.parametrize("eligibility", [False, True])
-@pytest.mark.parametrize("xdoc", [False, True])
-@pytest.mark.parametrize("trailing", [False, True])
+@holds_for(eligibility=st.booleans(), xdoc=st.booleans(), trailing=st.booleans())
 def test_lengths_cannot_express_every_policy_either(eligibility: bool, xdoc: bool, trailing: bool) -> None:
     contract = PackingCapabilities("document_ids")
     policies: dict[str, Any] = {"eligibility": eligibility, "xdoc": xdoc, "trailing_padding": trailing}
@@ -52,15 +51,19 @@ def test_lengths_cannot_express_every_policy_either(eligibility: bool, xdoc: boo
         require_supported_packing_contract(contract, **policies, output_format="thd")
 
 
-def test_rows_longer_than_the_contract_allows_are_refused_before_the_first_batch() -> None:
-    contract = PackingCapabilities("document_ids", max_sequence_length=8)
-    require_supported_packing_contract(contract, sequence_length=8)
-    with pytest.raises(ContractError, match="sequence_length = 9"):
-        require_supported_packing_contract(contract, sequence_length=9)
+@holds_for(limit=st.none() | st.integers(1, 9), places=st.none() | st.integers(1, 9))
+def test_rows_longer_than_the_contract_allows_are_refused_before_the_first_batch(
+    limit: int | None, places: int | None
+) -> None:
+    contract = PackingCapabilities("document_ids", max_sequence_length=limit)
+    if limit is None or places is None or places in range(1, limit + 1):
+        require_supported_packing_contract(contract, sequence_length=places)
+        return
+    with pytest.raises(ContractError, match=f"sequence_length = {places}"):
+        require_supported_packing_contract(contract, sequence_length=places)
 
 
-@pytest.mark.parametrize("shift", LABEL_SHIFTS)
-@pytest.mark.parametrize("model_shifts", [False, True])
+@holds_for(shift=st.sampled_from(LABEL_SHIFTS), model_shifts=st.booleans())
 def test_labels_are_shifted_once(shift: LabelShift, model_shifts: bool) -> None:
     contract = PackingCapabilities("document_ids")
     if (shift == "model") == model_shifts:

@@ -17,7 +17,9 @@ from neatpack.adapters import (
     document_ids,
     first_fit,
     gathered,
+    kernel_arguments,
     labels,
+    loader_contract,
     masks,
     physical,
     planning,
@@ -28,6 +30,7 @@ from neatpack.adapters import (
     token_boundaries,
     training_batch,
     unpacking,
+    wire,
     yielding,
 )
 from neatpack.adapters.attention_cost import AttentionCost
@@ -37,7 +40,9 @@ from neatpack.adapters.segments import Documents, Segments
 from neatpack.contracts.errors import PackingError
 from tests.adapters import (
     faults,
+    test_kernel_arguments,
     test_layer_masks,
+    test_loader_contract,
     test_r01_ids,
     test_r02_agreement,
     test_r03_r04_r05_r06_encodings,
@@ -51,6 +56,7 @@ from tests.adapters import (
     test_spans,
     test_token_boundaries,
     test_visibility_and_masks,
+    test_wire,
 )
 from tests.adapters.faults import Plant, after, before, given, held, returns, swap
 from tests.adapters.properties import property_names, run_property
@@ -59,7 +65,9 @@ _CAUGHT: Final = (AssertionError, PackingError, pytest.fail.Exception, LookupErr
 """A property has noticed where it fails, or where something refuses or breaks."""
 
 _RULES: Final = (
+    test_kernel_arguments,
     test_layer_masks,
+    test_loader_contract,
     test_r01_ids,
     test_r02_agreement,
     test_r03_r04_r05_r06_encodings,
@@ -73,6 +81,7 @@ _RULES: Final = (
     test_spans,
     test_token_boundaries,
     test_visibility_and_masks,
+    test_wire,
 )
 
 
@@ -320,6 +329,60 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_an_additive_mask_says_the_same": [Fault("inverted", Tensor, "masked_fill_", faults.filled_elsewhere)],
     "test_nothing_is_seen_outside_the_squares_but_the_diagonal": [
         Fault("squares too small", test_visibility_and_masks, "visible_squares", faults.squares_from(1, -1)),
+    ],
+    "test_both_sides_get_the_offsets_of_the_stream": [
+        Fault("keys one longer", test_kernel_arguments, "varlen_kernel_kwargs", after(faults.keys_one_longer)),
+        Fault("keys from elsewhere", test_kernel_arguments, "varlen_kernel_kwargs", after(faults.keys_from_elsewhere)),
+    ],
+    "test_a_window_lets_a_kernel_see_as_many_keys_as_the_model_counts": [
+        Fault("the query counted twice", test_kernel_arguments, "window_size", after(faults.query_counted_twice)),
+        Fault("later keys unseen", test_kernel_arguments, "window_size", given(causal=True)),
+    ],
+    "test_32_bits_are_enough_where_no_element_lies_farther": [
+        Fault("sizes for last entries", test_kernel_arguments, "farthest_element", swap(faults.one_entry_too_far)),
+        Fault("unsigned indices", kernel_arguments, "INT32_MAX", swap(2**32 - 1)),
+        Fault("from the last that fits", kernel_arguments, "INT32_MAX", swap(2**31 - 2)),
+    ],
+    "test_lengths_and_their_offsets_on_the_host": [
+        Fault("last document lost", Segments, "documents", held(faults.last_document_lost)),
+        Fault("offsets of the device", test_kernel_arguments, "host_offsets", after(torch.tensor)),
+    ],
+    "test_a_mask_that_numbers_documents_is_read_as_ids": [
+        Fault("documents joined", gathered, "_mask_segments", before(faults.all_one)),
+        Fault("numbers not canonical", gathered, "canonical_document_ids", after(lambda ids: 2 * ids)),
+    ],
+    "test_physical_encodings_cannot_express_every_policy": [
+        Fault("any policy", loader_contract, "_require_contiguous", returns(None)),
+        Fault("joined documents pass", loader_contract, "_require_contiguous", given(joined=False)),
+        Fault("joined documents never pass", loader_contract, "_require_contiguous", given(joined=True)),
+        Fault("holes pass", loader_contract, "_require_contiguous", given(eligibility=False)),
+    ],
+    "test_lengths_cannot_express_every_policy_either": [
+        Fault("any policy", loader_contract, "_require_contiguous", returns(None)),
+    ],
+    "test_rows_longer_than_the_contract_allows_are_refused_before_the_first_batch": [
+        Fault("any length", loader_contract, "_require_room", returns(None)),
+    ],
+    "test_labels_are_shifted_once": [
+        Fault("any shift", loader_contract, "_require_one_shift", returns(None)),
+        Fault("stream taken for model", loader_contract, "_require_one_shift", before(lambda _: "model")),
+    ],
+    "test_capabilities_cross_the_wire_and_come_back": [
+        Fault(f"{field} is lost", wire.WireCapabilities, "to_core", after(faults.capabilities_without(field)))
+        for field in ("uses_native_fa4", "return_document_ids", "max_sequence_length", "position_policy")
+    ],
+    "test_options_cross_the_wire_and_come_back": [
+        Fault("defaults come back", wire.WirePackingOptions, "to_core", after(faults.default_options)),
+    ],
+    "test_a_plan_by_options_is_the_planners": [
+        Fault("another planner", wire, "plan_rows", given(method="wrap")),
+        Fault("bound forgotten", wire, "plan_rows", given(documents_per_row=None)),
+    ],
+    "test_every_field_that_is_wrong_or_unknown_is_named_and_no_other": [
+        Fault("unknown keys pass", wire.WireModel, "read", swap(classmethod(faults.read_what_is_known))),
+        Fault("values converted", wire.WireModel, "read", swap(classmethod(faults.read_loosely))),
+        Fault("one problem told", wire, "_problems", after(lambda problems: problems[:1])),
+        Fault("unknown taken for wrong", wire, "_KINDS", swap({})),
     ],
 }
 """For each property, the faults that it has to notice."""

@@ -8,14 +8,14 @@ import sys
 from typing import Any, cast, get_args
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from neatpack.adapters.planning import OVERLONG_CHOICES, PACKING_METHODS, plan_rows
 from neatpack.adapters.wire import WIRE_MODELS, PlanOptions, WireCapabilities, WirePackingOptions, json_schemas
-from neatpack.contracts.capabilities import PACKED_MASK_TYPES, PackingCapabilities
+from neatpack.contracts.capabilities import PACKED_MASK_TYPES, POSITION_POLICIES, PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, PackingError, PlanError
+from tests.adapters.properties import holds_for
 from tests.environments import ACTIVE, run
 
 _CAPABILITIES = st.builds(
@@ -25,6 +25,7 @@ _CAPABILITIES = st.builds(
     st.booleans(),
     return_document_ids=st.booleans(),
     max_sequence_length=st.none() | st.integers(1, 2**40),
+    position_policy=st.sampled_from(POSITION_POLICIES),
 )
 _OPTIONS = st.fixed_dictionaries(
     {"capacity": st.integers(1, 2**31 - 1)},
@@ -36,7 +37,7 @@ _OPTIONS = st.fixed_dictionaries(
 )
 
 
-@given(capabilities=_CAPABILITIES)
+@holds_for(capabilities=_CAPABILITIES)
 def test_capabilities_cross_the_wire_and_come_back(capabilities: PackingCapabilities) -> None:
     text = WireCapabilities.from_core(capabilities).model_dump_json()
     assert WireCapabilities.read_json(text).to_core() == capabilities
@@ -51,7 +52,7 @@ def test_either_generation_of_the_contract_is_read() -> None:
         WireCapabilities.read({**entries, "requires_packed_sequence_metadata": True})
 
 
-@given(options=_OPTIONS)
+@holds_for(options=_OPTIONS)
 def test_options_cross_the_wire_and_come_back(options: dict[str, Any]) -> None:
     wire = WirePackingOptions.read(options)
     again = WirePackingOptions.read_json(wire.model_dump_json())
@@ -69,9 +70,11 @@ def test_options_are_the_arguments_of_the_planner_with_its_defaults() -> None:
         assert field.is_required() or field.default == parameter.default
 
 
-@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), options=_OPTIONS)
+@holds_for(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), options=_OPTIONS)
 def test_a_plan_by_options_is_the_planners(lengths: list[int], options: dict[str, Any]) -> None:
     options = {**options, "capacity": 1 + options["capacity"] % 40, "overlong": "split"}
+    if options.get("documents_per_row"):
+        options["documents_per_row"] = 1 + options["documents_per_row"] % 4
     assert WirePackingOptions.read(options).plan(lengths) == plan_rows(lengths, **options)
 
 
@@ -97,6 +100,51 @@ def test_what_a_file_holds_wrongly_is_named(field: str, kind: str, entries: obje
         with pytest.raises(CapabilitiesError) as caught:
             read(cast("Any", given_entries))
         assert [(problem.field, problem.kind) for problem in caught.value.problems] == [(field, kind)]
+
+
+_WRONG: Any = {
+    WireCapabilities: {
+        "packed_mask_type": [None, "document_id", ["document_ids"]],
+        "requires_packed_sequence_metadata": [None, 1, "true"],
+        "uses_native_fa4": [None, 0, "no"],
+        "return_document_ids": [None, 1.0],
+        "max_sequence_length": [0, -1, True, "8", 8.0],
+        "position_policy": [None, "row", True],
+    },
+    WirePackingOptions: {
+        "capacity": [None, 0, 2**31, True, "8", 8.0],
+        "method": [None, "greedy", 1],
+        "overlong": [None, "cut", False],
+        "documents_per_row": [0, 2**31, "4", 4.0, True],
+    },
+}
+
+
+@holds_for(
+    model=st.sampled_from(list(WIRE_MODELS)),
+    options=_OPTIONS,
+    capabilities=_CAPABILITIES,
+    unknown=st.none() | st.sampled_from(["mask", "Capacity", "tokens", ""]),
+    data=st.data(),
+)
+def test_every_field_that_is_wrong_or_unknown_is_named_and_no_other(
+    model: Any, options: dict[str, Any], capabilities: PackingCapabilities, unknown: str | None, data: st.DataObject
+) -> None:
+    right = options if model is WirePackingOptions else WireCapabilities.from_core(capabilities).model_dump()
+    wrong = {
+        field: data.draw(st.sampled_from(values)) for field, values in _WRONG[model].items() if data.draw(st.booleans())
+    }
+    entries = {**right, **wrong, **({} if unknown is None else {unknown: 1})}
+    named = {*wrong, *({} if unknown is None else {unknown})}
+    for read, given_entries in ((model.read, entries), (model.read_json, json.dumps(entries))):
+        if not named:
+            read(given_entries)
+            continue
+        with pytest.raises(model.error) as caught:
+            read(given_entries)
+        assert {problem.field for problem in caught.value.problems} == {name or model.__name__ for name in named}
+        kinds = {problem.field: problem.kind for problem in caught.value.problems}
+        assert all((kind == "unsupported") == (field not in wrong) for field, kind in kinds.items())
 
 
 def test_every_problem_is_told_at_once() -> None:

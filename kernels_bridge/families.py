@@ -28,8 +28,8 @@ WAYS: Final[tuple[Way, ...]] = get_args(Way)
 
 CLEAN: Final = "clean"
 
-_COUNTS_FROM_PADDING: Final = "create_position_ids_from_input_ids"
-"""What Transformers calls the method of embeddings that makes such positions."""
+_COUNTS_FROM_PADDING: Final = ("create_position_ids_from_input_ids", "create_position_ids_from_inputs_embeds")
+"""What Transformers calls the methods of embeddings that make positions which begin after the padding token."""
 
 _WHOLE_ROWS: Final[frozenset[Way]] = frozenset({"varlen", "masks"})
 """Ways that reach attention alone, in which layers of other kinds would mix documents."""
@@ -175,9 +175,16 @@ def recurrent_knowledge(model: nn.Module) -> Knowledge:
     return _on_installed_versions(CLEAN)
 
 
-def counts_from_padding(model: nn.Module) -> bool:
-    """Tell whether a model's own positions begin after its padding token, as RoBERTa's do, and not at zero."""
-    return any(hasattr(type(module), _COUNTS_FROM_PADDING) for module in model.modules())
+def counts_from_elsewhere(model: nn.Module) -> bool:
+    """Tell whether a model's own positions do not begin at zero: after its padding token, as RoBERTa's do, or where its
+    buffer of positions does."""
+    return any(_begins_elsewhere(module) for module in model.modules())
+
+
+def _begins_elsewhere(module: nn.Module) -> bool:
+    own = dict(module.named_buffers(recurse=False)).get("position_ids")
+    late = own is not None and own.numel() > 0 and int(own.flatten()[0]) != 0
+    return late or any(hasattr(type(module), name) for name in _COUNTS_FROM_PADDING)
 
 
 def _on_installed_versions(finding: str) -> Knowledge:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -100,6 +100,12 @@ class PackedDocuments:
     def _tokens(self) -> tuple[Tensor, ...]:
         ids = self.document_ids
         return tuple(place.start + ids[place.row, place.span].nonzero()[:, 0] for place in self.places)
+
+    def only(self, document: int) -> PackedDocuments:
+        """One document alone, in a row of its own."""
+        tokens = self.input_ids[self.places[document].row, self.tokens_of(document)][None]
+        alone = read_documents(tokens, torch.ones_like(tokens), self.vocabulary)
+        return replace(alone, bidirectional=self.bidirectional)
 
     def with_changed(self, *documents: int) -> Tensor:
         """The packed tokens with every token of some documents changed: `[batch, sequence]`."""

@@ -17,6 +17,7 @@ _MOVES: Final = _FILLS | {
     "contiguous",
     "flatten",
     "index_select",
+    "pad",
     "permute",
     "reshape",
     "t",
@@ -96,7 +97,8 @@ class EmbeddingWatch(TorchFunctionMode):
         places = self._numbers(args[0]) if args else None
         if places is None or name not in _MOVES:
             return
-        moved = func(places, args[1], 0) if name in _FILLS else func(places, *args[1:], **kwargs)
+        filled = (args[1], 0) if name in _FILLS else args[1:2] if name == "pad" else None
+        moved = func(places, *args[1:], **kwargs) if filled is None else func(places, *filled)
         if isinstance(moved, Tensor) and moved.shape == output.shape:
             self._places[id(output)] = moved
 

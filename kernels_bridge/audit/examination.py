@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
 
 import torch
 
+from neatpack.kernels_bridge.audit.causes import Questions
 from neatpack.kernels_bridge.audit.computations import Computation, Computations
 from neatpack.kernels_bridge.audit.crossing import SENTENCES, find_crossing, pairs_of, pattern_of, telling_pair
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.paths import Path
 from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_earlier_tokens, sees_later_tokens
 from neatpack.kernels_bridge.audit.report import Kind, PathReport
-from neatpack.kernels_bridge.audit.subject import Answer, Subject
+from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
+from neatpack.kernels_bridge.audit.targets import layer_windows
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, Evidence, KernelCalls, judge
-
-ANYTHING: Final = (Exception, SystemExit)
-"""What the code of a model under audit may raise: anything, and `SystemExit` where it reads a command line."""
 
 
 @dataclass
@@ -67,9 +65,22 @@ class Examination:
         if (evidence.leaks or evidence.differs) and self.causal:
             evidence = replace(evidence, causal=computation.causal())
         finding = judge(evidence, path, self.packed.places)
+        if finding.verdict == "differs" and finding.kind != "causality":
+            kind, message = self._cause(path, subject, computation) or (finding.kind, finding.message)
+            finding = replace(finding, kind=kind, message=message)
         report = _with_numbers(PathReport(finding.verdict, finding.kind, finding.message), evidence)
         mixes = finding.verdict == "leak" and evidence.mixes_documents
         return self._located(report, evidence, subject, ask, computation) if mixes else report
+
+    def _cause(self, path: Path, subject: Subject, computation: Computation) -> tuple[Kind, str] | None:
+        """Ask for the cause of a difference; None where it cannot be asked for."""
+        alone = self.computations.alone
+        if alone is None or path.apart:
+            return None
+        noise = self.noise * computation.measurement.scale
+        asked = Subject(subject.model, subject.hooked)
+        questions = Questions(path, asked, self.packed, layer_windows(subject.model), noise)
+        return questions.cause(computation.answer, alone)
 
     def _located(
         self, report: PathReport, evidence: Evidence, subject: Subject, ask: Ask, computation: Computation

@@ -23,10 +23,9 @@ from neatpack.kernels_bridge.audit.alone import (
 )
 from neatpack.kernels_bridge.audit.configured import choice_of, configured
 from neatpack.kernels_bridge.audit.documents import PackedDocuments, read_documents
-from neatpack.kernels_bridge.audit.examination import ANYTHING
 from neatpack.kernels_bridge.audit.report import Configured, Environment, Kind, ModelReport, PathReport, Report, Verdict
 from neatpack.kernels_bridge.audit.state import preserved, redrawn_zeros
-from neatpack.kernels_bridge.audit.subject import Subject
+from neatpack.kernels_bridge.audit.subject import ANYTHING, Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
 from neatpack.kernels_bridge.audit.trials import NOTES, try_further, usual_documents
 from neatpack.kernels_bridge.audit.ways import Way, configured_way, noise_of

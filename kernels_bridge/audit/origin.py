@@ -33,8 +33,8 @@ _OPERATIONS: Final[tuple[tuple[MixingKind, frozenset[str]], ...]] = (
 )
 """What torch calls the functions by which tokens are mixed, for modules whose names tell nothing."""
 
-_CONVOLUTION: Final = 8
-"""Places that a convolution may add."""
+_PADDED: Final = 8
+"""Places that a convolution or a whole number of windows may add."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,12 @@ def _at_document(values: tuple[object, ...], target: Place, sequence: int) -> li
 
 
 def token_axis(tensor: Tensor, sequence: int) -> int | None:
-    """Find the axis of tokens by its size. A convolution may leave its padding behind the channels' tokens."""
+    """Find the axis of tokens by its size. A convolution may leave its padding behind the channels' tokens, and a model
+    may pad rows to whole windows."""
     axes = [axis for axis in (1, 2) if tensor.ndim > axis and tensor.shape[axis] == sequence]
     if axes or tensor.ndim != 3:
         return axes[0] if axes else None
-    return 2 if sequence < tensor.shape[2] <= sequence + _CONVOLUTION else None
+    return next((axis for axis in (2, 1) if sequence < tensor.shape[axis] <= sequence + _PADDED), None)
 
 
 def _differ(one: list[Tensor], other: list[Tensor]) -> bool:

@@ -32,6 +32,7 @@ Kind = Literal[
     "window",
     "positions",
     "length",
+    "mask",
     "unexplained",
     "constant",
     "no_mixing",
@@ -45,7 +46,8 @@ over tokens; by `mixing` in a module that bears no such name; of `padding` alone
 documents too; because the bound kernel was never called (`kernel_not_called`), or the boundaries did not arrive where
 they were needed (`kwargs_dropped`).
 Differences: tokens past the `window` see too much; documents that do not begin a row have the wrong `positions`;
-shorter documents change with the `length` of the longest; or the difference is `unexplained`.
+shorter documents change with the `length` of the longest; the `mask` given, or that of the kernel, hides other tokens
+of a document than the model's own; or the difference is `unexplained`.
 Inconclusive: the logits are `constant` or `not_finite`, at documents or at padding; no token answers to an earlier one
 of its document (`no_mixing`); or no gradient could be watched (`gradient_unseen`).
 """

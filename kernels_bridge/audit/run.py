@@ -18,14 +18,14 @@ from neatpack.kernels_bridge.audit.alone import arguments_alone
 from neatpack.kernels_bridge.audit.computations import Computation
 from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
 from neatpack.kernels_bridge.audit.documents import LENGTHS, PackedDocuments, pack_documents
-from neatpack.kernels_bridge.audit.examination import ANYTHING, Examination, begin_examination
+from neatpack.kernels_bridge.audit.examination import Examination, begin_examination
 from neatpack.kernels_bridge.audit.inputs import path_arguments
 from neatpack.kernels_bridge.audit.layers import layer_reports
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path, PathName
 from neatpack.kernels_bridge.audit.probes import Ask
 from neatpack.kernels_bridge.audit.remedies import with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, ModelReport, PathReport, Report, Run
-from neatpack.kernels_bridge.audit.subject import Subject
+from neatpack.kernels_bridge.audit.subject import ANYTHING, Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
 from neatpack.kernels_bridge.audit.targets import Redrawn, Target, layer_windows
 from neatpack.kernels_bridge.audit.texts import excerpts

@@ -17,6 +17,9 @@ from neatpack.kernels_bridge.audit.embeddings import EmbeddingWatch
 from neatpack.kernels_bridge.audit.outputs import find_logits, find_scalars
 from neatpack.kernels_bridge.audit.random_state import seeded
 
+ANYTHING: Final = (Exception, SystemExit)
+"""What the code of a model under audit may raise: anything, and `SystemExit` where it reads a command line."""
+
 FEWEST_TOKEN_IDS: Final = 16
 """A table with fewer rows than this embeds something else than tokens: kinds of segments, say."""
 

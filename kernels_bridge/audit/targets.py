@@ -211,8 +211,13 @@ def layer_windows(model: nn.Module) -> LayerWindows:
 
 
 def _number(config: object, name: str) -> int | None:
-    value: object = getattr(config, name, None)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """A number in a config; where layers have each their own, the smallest of them."""
+    try:
+        values: list[object] = [getattr(config, name, None)]
+    except RuntimeError:  # what Transformers raises where the layers differ
+        layers = cast("Iterable[object]", getattr(config, "per_layer_config", ()))
+        values = [getattr(layer, name, None) for layer in layers]
+    return min((value for value in values if isinstance(value, int) and not isinstance(value, bool)), default=None)
 
 
 @contextmanager

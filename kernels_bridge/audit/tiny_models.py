@@ -103,9 +103,9 @@ def tiny_config(name: str) -> PreTrainedConfig:
         ModelError: `name` is unknown, or does not answer to tokens alone.
     """
     require_model_type(name)
-    if name in NOT_ALONE:
-        raise ModelError(Problem("model type", NOT_ALONE[name], "unsupported", value=name))
     model_type, task = _split(name)
+    if model_type in NOT_ALONE:
+        raise ModelError(Problem("model type", NOT_ALONE[model_type], "unsupported", value=name))
     default = import_module("transformers").CONFIG_MAPPING[model_type]()
     if task != "causal":
         return shrunk(default)
@@ -176,17 +176,27 @@ def build_tiny_model(name: str, attention: str | None = None) -> nn.Module:
 
 
 def redraw_weights(model: nn.Module, seed: int = 0) -> None:
-    """Redraw every matrix of `model`, in place, from N(0, 1 / fan-in).
+    """Redraw every matrix of `model`, in place, from N(0, 1 / fan-in), and scale the entries of vectors that are all
+    ones each by its own factor.
 
-    Freshly initialised weights are so small that a leak through them can be lost in rounding. Vectors (norms,
-    biases, decay rates) stay as they are.
+    Freshly initialised weights are so small that a leak through them can be lost in rounding, and a norm that weighs
+    all channels alike hides what depends on the angle of rotary positions. Other vectors (biases, decay rates) stay as
+    they are, and so do tables that are not learned.
     """
     generator = torch.Generator().manual_seed(seed)
+    of_vectors = torch.Generator().manual_seed(seed)
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
-            if parameter.dim() > 1:
-                with torch.no_grad():
+            with torch.no_grad():
+                if parameter.dim() > 1 and not _is_formula(module, parameter):
                     parameter.normal_(0.0, _fan_in(module, parameter) ** -0.5, generator=generator)
+                elif parameter.dim() == 1 and bool((parameter == 1).all()):
+                    parameter.uniform_(0.5, 1.5, generator=of_vectors)
+
+
+def _is_formula(module: nn.Module, parameter: nn.Parameter) -> bool:
+    """Whether a table holds what a formula says, such as sines of places."""
+    return isinstance(module, nn.Embedding) and not parameter.requires_grad
 
 
 def _split(name: str) -> tuple[str, Task]:

@@ -257,14 +257,6 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
         "indexer_compress_ratio": 2,
     },
     "phi4_multimodal_audio": {"nemo_conv_channels": 16, "ext_pw_out_channel": 32},
-    "reformer": {
-        "attn_layers": ["local", "lsh"],
-        "axial_pos_embds_dim": [16, 16],
-        "axial_pos_shape": [8, 16],
-        "num_buckets": 4,
-        "local_attn_chunk_length": WINDOW,
-        "lsh_attn_chunk_length": WINDOW,
-    },
     "vipllava": {"vision_feature_layers": [-2, -1]},
     "xmod": {"default_language": "en_XX"},
     "bamba": {"attn_layer_indices": [1], "mamba_n_groups": 1},
@@ -331,11 +323,14 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
 """Fields of one family, by model type, where the sizes above contradict each other or miss a kind of layer."""
 
 NOT_ALONE: Final[Mapping[str, str]] = {
+    "funnel": "pools pairs of tokens, and fails on a document of one",
     "gemma4_assistant": "drafts from the states of another model",
     "musicgen": "predicts several codebooks of audio for each place",
     "musicgen_melody": "predicts several codebooks of audio for each place",
+    "perceiver": "answers at every place that it has, whatever the length of the row",
+    "reformer": "gives gradients only in training mode, in which it takes only rows of whole chunks",
 }
-"""Model types whose causal language model does not answer to tokens alone, and why."""
+"""Model types whose model does not answer to tokens alone, and why."""
 
 IMAGE_FAMILIES: Final = frozenset(
     {

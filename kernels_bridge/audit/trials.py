@@ -11,8 +11,8 @@ from torch import nn
 
 from neatpack.adapters.document_ids import document_ids_from_lengths
 from neatpack.kernels_bridge.audit.documents import CAPACITY, PackedDocuments, pack_ids
-from neatpack.kernels_bridge.audit.examination import ANYTHING
 from neatpack.kernels_bridge.audit.report import PathReport, Trial
+from neatpack.kernels_bridge.audit.subject import ANYTHING
 
 SHAPE_LENGTHS: Final = ((3, 7, 2, 5), (15, 4))
 """Documents for two rows of the usual 19 places that end elsewhere; the last row is full."""

@@ -11,6 +11,7 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
+from neatpack.contracts.errors import ModelError, Problem
 from neatpack.kernels_bridge.reference import varlen_attention
 
 NAME: Final = "neatpack|witness"
@@ -39,6 +40,7 @@ class Witness:
         sliding_window: int | None = None,
         softcap: float | None = None,
         s_aux: Tensor | None = None,
+        position_bias: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
         cu_seq_lens_k: Tensor | None = None,
         max_length_q: int | None = None,
@@ -50,14 +52,21 @@ class Witness:
         Args:
             module: the attention layer that calls.
             query: floating `[batch, heads, sequence, head_dim]`; `key` and `value` likewise, with fewer heads.
-            attention_mask: not read, as by a kernel that is given offsets.
+            attention_mask: None. A flash kernel has no place for a mask or a bias of pairs of tokens.
             cu_seq_lens_q: int32 `[segments + 1]`, physical and flat, or None; likewise `cu_seq_lens_k`.
             max_length_q: the longest segment, or None; likewise `max_length_k`.
+            position_bias: None, as the mask.
 
         Returns:
             floating `[batch, sequence, heads, head_dim]`, and no attention weights.
+
+        Raises:
+            ModelError: the layer gives a mask, or a bias.
         """
-        del attention_mask
+        for name, by_pair in (("attention_mask", attention_mask), ("position_bias", position_bias)):
+            if by_pair is not None:
+                message = f"is given to attention by {type(module).__name__}, and flash attention has no place for it"
+                raise ModelError(Problem(name, message, "unsupported", value=tuple(by_pair.shape)))
         causal = bool(getattr(module, "is_causal", True))
         reach = None if sliding_window is None else sliding_window - 1
         complete = None not in (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)

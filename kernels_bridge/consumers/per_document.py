@@ -26,7 +26,7 @@ from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.attachments import NothingAttached
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, PackedCall
-from neatpack.kernels_bridge.families import counts_from_padding, knowledge
+from neatpack.kernels_bridge.families import counts_from_elsewhere, knowledge
 from neatpack.kernels_bridge.hf_models import shared_with_another, without_cache
 from neatpack.kernels_bridge.models import declared_flag, declared_mask_type, forward_arguments, text_config
 from neatpack.kernels_bridge.moved_arguments import COUPLING, LABELS, moved_arguments, require_per_token
@@ -154,7 +154,7 @@ def _arguments(model: nn.Module, call: PackedCall, rows: DocumentRows, batch: in
     """Give the arguments of one call: what is per token moved to the documents' rows, and a mask if they are padded."""
     names = forward_arguments(model) or ()
     arguments = moved_arguments(call, rows, batch)
-    if counts_from_padding(model) and _counts_from_zero(call):
+    if counts_from_elsewhere(model) and _counts_from_zero(call):
         arguments["position_ids"] = None
     arguments.update(without_cache(model))
     if ATTENTION_MASK in names and rows.is_padded(batch):

@@ -23,7 +23,8 @@ from tests.audit import models
 CLEAN = ("clean", None)
 DROPPED = ("leak", "kwargs_dropped")
 ATTENTION = ("leak", "attention")
-WINDOW_LOST = ("differs", "unexplained")
+WINDOW_LOST = ("differs", "window")
+OWN_POSITIONS = ("differs", "positions")
 
 EXPECTED: dict[str, dict[str, tuple[str, str | None]]] = {
     # Positions are learned, so that a loader without any gives the wrong ones.
@@ -51,6 +52,19 @@ EXPECTED: dict[str, dict[str, tuple[str, str | None]]] = {
         "mask_2d": ATTENTION,
         "per_document": CLEAN,
     },
+    # It counts its own positions from where the padding token stands, and not from 0.
+    "roberta@encoder": {
+        "varlen": OWN_POSITIONS,
+        "varlen_no_positions": OWN_POSITIONS,
+        "mask_4d_float": OWN_POSITIONS,
+        "per_document": CLEAN,
+        "configured": CLEAN,
+    },
+    "nystromformer@encoder": {"mask_4d_float": ("leak", "convolution"), "per_document": CLEAN, "configured": CLEAN},
+    # It rounds rows up to whole windows, where its tokens are looked up too.
+    "longformer@encoder": {"positions": ATTENTION, "per_document": CLEAN, "configured": CLEAN},
+    # Windows of its own stand at each layer.
+    "neomme@encoder": {"varlen": CLEAN, "mask_4d_float": ("differs", "mask"), "per_document": CLEAN},
     # It mixes by a Fourier transform over the row, which no mask reaches.
     "fnet@encoder": {"varlen": ("leak", "kernel_not_called"), "positions": ("leak", "mixing"), "per_document": CLEAN},
 }

@@ -20,7 +20,7 @@ CLEAN = ("clean", None)
 ATTENTION = ("leak", "attention")
 ERROR = ("error", None)
 # Within an image tokens see later ones. A causal mask or kernel hides them.
-IMAGE_HIDDEN = ("differs", "unexplained")
+IMAGE_HIDDEN = ("differs", "mask")
 
 EXPECTED: dict[str, dict[str, tuple[str, str | None]]] = {
     "llava@images": {

@@ -1,0 +1,77 @@
+"""Why documents answer otherwise than alone although none reaches another: causes that another question proves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.inputs import LayerWindows, path_arguments
+from neatpack.kernels_bridge.audit.paths import Given, Path
+from neatpack.kernels_bridge.audit.report import Kind
+from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
+
+ONE_MASK: Final[frozenset[Given]] = frozenset({"mask_4d_float", "mask_4d_bool"})
+"""What gives layers of every kind the same mask."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a model is asked again, of which only one thing is changed.
+
+    Attributes:
+        path: how it was given the documents.
+        model: the model; it keeps no record of these calls.
+        packed: the documents.
+        windows: how far its layers see.
+        noise: how far logits may move by rounding.
+    """
+
+    path: Path
+    model: Subject
+    packed: PackedDocuments
+    windows: LayerWindows
+    noise: float
+
+    def cause(self, answer: Answer, alone: Answer) -> tuple[Kind, str] | None:
+        """Find what accounts for the whole difference between two answers; None where no question tells."""
+        if "position_ids" in self.path.given:
+            # A kernel that hides other tokens answers so too, but not even without positions as the model does alone.
+            if self._gives(self._alone(("position_ids",)), answer) and self._gives(self._alone(()), alone):
+                return "positions", "Alone, documents answer so if given positions from 0: the model counts otherwise."
+        elif self._gives(self._packed((*self.path.given, "position_ids")), alone):
+            return "positions", "Given positions that restart, every document answers as it does alone."
+        if not self._gives(self._alone(self.path.given), answer):
+            return None
+        if self._one_mask_for_windows and self._gives(self._alone(("position_ids", "mask_4d_per_layer")), alone):
+            reaches = ", ".join(str(window) for window in self.windows.values() if window is not None)
+            return "window", f"One mask for layers of every kind: a window of {reaches} is not kept."
+        return "mask", "Alone, documents answer so if given in this way: tokens see others than by the model's mask."
+
+    @property
+    def _one_mask_for_windows(self) -> bool:
+        return any(self.windows.values()) and not ONE_MASK.isdisjoint(self.path.given)
+
+    def _gives(self, ask: Callable[[], Answer], expected: Answer) -> bool:
+        """Whether an answer is the expected one, as far as documents were asked."""
+        try:
+            found = ask()
+        except ANYTHING:  # a model need not take what it was not asked to take
+            return False
+        pairs = zip(found.logits, expected.logits, strict=True)
+        asked = [(one - other).detach().abs().max() for one, other in pairs if len(one) and len(other)]
+        return all(float(distance) <= self.noise for distance in asked)
+
+    def _packed(self, given: Sequence[Given]) -> Callable[[], Answer]:
+        path = replace(self.path, given=tuple(given))
+        return partial(self.model.packed, self.packed, path_arguments(path, self.packed, self.windows))
+
+    def _alone(self, given: Sequence[Given]) -> Callable[[], Answer]:
+        path = replace(self.path, given=tuple(given))
+
+        def arguments(document: int) -> dict[str, object]:
+            return path_arguments(path, self.packed.only(document), self.windows)
+
+        return partial(self.model.alone, self.packed, arguments=arguments)

@@ -125,7 +125,8 @@ def segment_ids_from_offsets(cu_seqlens: Tensor, total_tokens: int | None = None
     """Repeat the number of each segment over its tokens; places beyond the last offset get one number more.
 
     Args:
-        cu_seqlens: int32 or int64 `[segments + 1]`, from 0, never falling. A segment of no token uses up its number.
+        cu_seqlens: int32 or int64 `[segments + 1]`, from 0, never falling, of one stream of any coordinates. A segment
+            of no token uses up its number.
         total_tokens: places of the stream; by default the last offset.
 
     Returns:

@@ -244,13 +244,14 @@ class RowStream:
             elif len(self._open) > self.open_rows:
                 self._close(next(iter(self._open)))
 
-    def _read(self, item: object) -> tuple[int, int]:
+    def _read(self, given: object) -> tuple[int, int]:
         """Give the key and the length of a document."""
+        item = given
         pair = cast("tuple[object, ...]", item) if isinstance(item, tuple) else (self.documents, item)
         key, length = pair if len(pair) == 2 else (None, None)
         if not is_count(key) or not is_count(length) or not 0 < cast("int", length) <= INT64_MAX:
             message = "must be a positive int, or a key and one"
-            problem = Problem("lengths", message, "value", self.documents, value=item, remedy=_LENGTH_REMEDY)
+            problem = Problem("lengths", message, "value", self.documents, value=given, remedy=_LENGTH_REMEDY)
             raise PlanError(problem)
         return int(cast("int", key)), int(cast("int", length))
 

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from neatpack.adapters import build_position_ids, wire
+from neatpack.adapters import build_position_ids
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.row_plans import Piece, RowPlan
 from neatpack.adapters.segments import Documents, Integers, Segments
@@ -483,8 +483,11 @@ def one_entry_too_far(shape: Sequence[int], strides: Sequence[int]) -> int:
 def capabilities_without(field: str) -> Callable[[Any], object]:
     """Give the default of a field, whatever was said."""
 
-    def change(core: Any) -> object:
-        return PackingCapabilities(**{name: value for name, value in vars(core).items() if name != field})
+    default: object = getattr(PackingCapabilities("document_ids"), field)
+
+    def change(core: PackingCapabilities) -> PackingCapabilities:
+        changes: dict[str, Any] = {field: default}
+        return replace(core, **changes)
 
     return change
 
@@ -509,4 +512,5 @@ def _read(model: Any, entries: Any, *, strict: bool) -> Any:
     try:
         return model.model_validate(entries, strict=strict)
     except ValidationError as error:
-        raise model.error(*wire._problems(model.__name__, error)) from error
+        fields = [".".join(map(str, found["loc"])) for found in error.errors()]
+        raise model.error(*(Problem(field, "is wrong", "value") for field in fields)) from error

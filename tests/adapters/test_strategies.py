@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, zip_longest
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -45,7 +45,7 @@ from neatpack.adapters.strategies import (
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
 from neatpack.contracts.errors import PackingError
 from tests.adapters import oracle
-from tests.adapters.properties import rows_of
+from tests.adapters.properties import listed, rows_of
 
 
 @given(padding=st.sampled_from(("none", "trailing", "anywhere")), canonical=st.booleans(), data=st.data())
@@ -123,6 +123,105 @@ def test_malformed_encodings_are_refused(fault: EncodingFault, data: st.DataObje
     read = {type(data.draw(encodings(name, st.just(ids))).encoding): read for name, read in _READ.items()}
     with pytest.raises(PackingError):
         read[type(encoding)](encoding, ids)
+
+
+class Difference(NamedTuple):
+    """The first number in which a malformed encoding differs from the right one, and how many more there are."""
+
+    field: str
+    place: tuple[int, ...]
+    was: int | None
+    now: int | None
+    more: int
+    right: Any
+    wrong: Any
+    batch: int
+    sequence: int
+
+    @property
+    def row(self) -> list[int]:
+        """The numbers among which it stands."""
+        values = self.wrong[self.field]
+        return list(values[self.place[0]] if len(self.place) > 1 else values)
+
+    @property
+    def falls(self) -> bool:
+        return any(number > after for number, after in pairwise(self.row))
+
+    @property
+    def missing(self) -> set[int]:
+        return {*self.right[self.field]} - {*self.wrong[self.field]}
+
+    def too_short(self) -> int:
+        """How many slots are shorter than what they hold."""
+        offsets = (self.right["cu_seqlens"], self.wrong["cu_seqlens_padded"])
+        real, padded = ([after - number for number, after in pairwise(each)] for each in offsets)
+        return sum(tokens > places for tokens, places in zip(real, padded, strict=True))
+
+
+_FIELDS: dict[str, bool] = {
+    "packed_token_indices": False,
+    "cu_seqlens": True,
+    "cu_seqlens_padded": True,
+    "seq_lens": False,
+    "seq_lens_padded": False,
+    "lengths": False,
+    "seq_idx": True,
+}
+"""Which fields encodings are made of, and whether -1 at the end of a row is no more than fill."""
+
+_WRONG_IN: dict[EncodingFault, Callable[[Difference], bool]] = {
+    "index_outside": lambda d: d.field == "packed_token_indices" and d.was != -1 and int(d.now or 0) >= d.sequence,
+    "index_twice": lambda d: d.field == "packed_token_indices" and d.was != -1 and d.now in d.row[: d.place[1]],
+    "offsets_fall": lambda d: d.field == "cu_seqlens" and d.more == 1 and d.falls and d.row[-1] == d.was,
+    "tokens_uncovered": lambda d: d.field == "cu_seqlens" and d.now == d.row[-1] == int(d.was or 0) - 1,
+    "batch_uncovered": lambda d: d.was == d.batch * d.sequence and d.row[-1] == d.now and not d.more,
+    "segment_over_rows": lambda d: len(d.missing) == 1 and not sum(d.missing) % d.sequence and not d.falls,
+    "row_uncovered": lambda d: d.field == "cu_seqlens" and d.now == d.row[-1] == d.sequence + 1,
+    "longer_than_slot": lambda d: (
+        d.field == "seq_lens" and d.now == d.right["seq_lens_padded"][d.place[0]][d.place[1]] + 1
+    ),
+    "slots_uncovered": lambda d: d.field == "seq_lens_padded" and int(d.was or 0) > 0 and d.now == int(d.was or 0) + 1,
+    "slot_too_short": lambda d: d.field == "cu_seqlens_padded" and d.too_short() == 1,
+    "negative_length": lambda d: d.field == "lengths" and int(d.was or 0) >= 0 > int(d.now or 0),
+    "row_too_long": lambda d: d.field == "lengths" and int(d.was or 0) > 0 and d.now == d.sequence + 1,
+    "number_returns": lambda d: d.field == "seq_idx" and d.row[-1] == 0 and max(d.row) > 0,
+}
+_MANY: tuple[EncodingFault, ...] = ("offsets_fall", "segment_over_rows", "slot_too_short", "number_returns")
+"""Faults for which more than one number has to change."""
+
+
+def _values(encoding: Any) -> dict[str, Any]:
+    """Give the numbers of an encoding as lists, without the fill at the end of rows that only their number makes."""
+
+    def without_fill(row: Any) -> Any:
+        if isinstance(row, list) and row and not isinstance(row[0], list):
+            return row[: max((at + 1 for at, number in enumerate(row) if number != -1), default=0)]
+        return [without_fill(each) for each in row]
+
+    found = {name: listed(getattr(encoding, name)) for name in _FIELDS if hasattr(encoding, name)}
+    return {name: without_fill(value) if _FIELDS[name] else value for name, value in found.items()}
+
+
+def _differences(right: Any, wrong: Any) -> list[tuple[tuple[int, ...], Any, Any]]:
+    if not isinstance(right, list) and not isinstance(wrong, list):
+        return [((), right, wrong)] if right != wrong else []
+    pairs = enumerate(zip_longest(right or [], wrong or []))
+    return [((at, *place), was, now) for at, pair in pairs for place, was, now in _differences(*pair)]
+
+
+@pytest.mark.parametrize("fault", ENCODING_FAULTS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_malformed_encodings_are_wrong_in_the_named_way_alone(fault: EncodingFault, data: st.DataObject) -> None:
+    ids, encoding = data.draw(malformed_encodings(fault, _TRAILING))
+    drawn = [data.draw(encodings(name, st.just(ids))).encoding for name in ENCODING_NAMES]
+    right, wrong = next(_values(each) for each in drawn if type(each) is type(encoding)), _values(encoding)
+    (field,) = [name for name in right if right[name] != wrong[name]]
+    (place, was, now), *more = _differences(right[field], wrong[field])
+    difference = Difference(field, place, was, now, len(more), right, wrong, *ids.shape)
+    assert _WRONG_IN[fault](difference)
+    assert fault in _MANY or not more
 
 
 def test_the_hard_inputs_are_among_those_drawn() -> None:

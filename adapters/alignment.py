@@ -106,7 +106,6 @@ def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int =
         tensor([[False, False, False,  True]])
     """
     require_pad_token(pad_token_id, BatchError)
-    require_movable(batch)
     rows, sequence = batch_shape(batch)
     places = torch.arange(aligned_length(sequence, multiple), device=batch["input_ids"].device)
     return move_tokens(batch, places.where(places < sequence, -1).expand(rows, -1), pad_token_id=pad_token_id)

@@ -132,3 +132,8 @@ def test_one_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with host_reads(monkeypatch) as reads:
         pad_rows(batch, 8)
     assert reads.total == 0
+
+
+def test_padding_is_token_0_by_default() -> None:
+    for pad in (pad_documents, pad_rows):
+        assert pad(training_batch([[1, 1, 1]]), 2)["input_ids"].tolist() == [[1000, 1001, 1002, 0]]

@@ -14,6 +14,7 @@ from neatpack.adapters import (
     PACKING_METHODS,
     AttentionCost,
     PackingMethod,
+    RankPlan,
     RowPlan,
     StaticBounds,
     aligned_length,
@@ -81,12 +82,14 @@ from neatpack.adapters import (
     transformer_engine_kwargs,
     unpack,
     validate_document_ids,
+    varlen_kernel_kwargs,
     visible_squares,
 )
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import SegmentIndex
-from neatpack.contracts.errors import DocumentIdsError, PackingError
+from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError, PlanError
+from tests.adapters.properties import listed
 
 _TAKE_IDS: Final[list[Callable[[Any], object]]] = [
     as_segments,
@@ -484,3 +487,49 @@ def test_numbers_of_numpy_are_counts_too() -> None:
     assert plan_rows(lengths, 3) == plan_rows([2, 1], 3)
     assert plan_rows(list(lengths), 3) == plan_rows([2, 1], 3)
     assert RowPlan.from_rows([lengths - 1], list(lengths), 3).rows == ((1, 0),)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_what_is_no_plain_tensor_is_told_by_what_it_is() -> None:
+    values = {
+        torch.quint8: torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8),
+        torch.sparse_coo: torch.ones(2, 2).to_sparse(),
+    }
+    for told, value in values.items():
+        with pytest.raises(PackingError) as caught:
+            scan_segments(value)
+        assert caught.value.problems[0].value == told
+
+
+def test_one_of_two_costs_may_be_nothing() -> None:
+    for linear, quadratic in ((0.0, 1.0), (1.0, 0.0)):
+        assert AttentionCost(linear, quadratic).of(np.array([3])).tolist() == [3 * linear + 9 * quadratic]
+
+
+def test_offsets_for_a_kernel_have_their_coordinates() -> None:
+    offsets: Any = {"cu_seqlens": torch.tensor([0, 2]), "max_seqlen": 2}
+    with pytest.raises(EncodingError) as caught:
+        varlen_kernel_kwargs(offsets)
+    assert caught.value.problems[0].field == "flat"
+
+
+def test_flat_metadata_is_of_as_many_places_as_int32_counts() -> None:
+    indices, offsets = torch.tensor([0, 1, 2]), torch.tensor([0, 2, 2, 3], dtype=torch.int32)
+    assert listed(document_ids_from_metadata(indices, offsets, (1, 3))) == [[1, 1, 2]]
+    for shape in ((2**20, 2**20), (2**16, 2**15)):
+        with pytest.raises(EncodingError, match="more places than int32"):
+            document_ids_from_metadata(indices, offsets, shape)
+
+
+def test_a_plan_over_ranks_says_by_default_that_rows_were_spread() -> None:
+    plan = RankPlan(plan_rows([1], 1), AttentionCost(1.0, 1.0), np.zeros((1, 1, 1), np.int64))
+    assert (plan.remainder, plan.seed, plan.carried) == ("spread", 0, ())
+
+
+def test_a_plan_holds_no_document_of_no_token() -> None:
+    zero, one = np.array([0]), np.array([0, 1])
+    with pytest.raises(PlanError, match="no piece of a document"):
+        RowPlan(3, zero, zero, zero, zero, one)
+    dropped: Any = 3
+    with pytest.raises(PlanError, match="dropped"):
+        RowPlan.from_rows([[0]], [1], 2, dropped)

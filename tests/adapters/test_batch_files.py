@@ -173,3 +173,10 @@ def test_safetensors_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatc
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
     with pytest.raises(BatchFileError, match="pip install safetensors"):
         load_batch(tmp_path / "batch.safetensors")
+
+
+def test_arrays_hold_real_numbers(tmp_path: Path) -> None:
+    for array in (np.array(["a"]), np.array([1j])):
+        np.savez(tmp_path / "batch.npz", document_ids=array)
+        with pytest.raises(BatchFileError, match="document_ids is an array of"):
+            load_batch(tmp_path / "batch.npz")

@@ -195,3 +195,10 @@ def test_compiled_attention_on_a_device_is_attention_under_the_dense_mask(causal
     (ours,) = torch.autograd.grad(found.square().sum(), query)
     (theirs,) = torch.autograd.grad(expected.square().sum(), query)
     torch.testing.assert_close(ours, theirs, atol=5e-2, rtol=5e-2)
+
+
+def test_blocks_are_of_128_places_and_causal_by_default() -> None:
+    ids = tensor([[1, 1, 2, 0]])
+    assert build_block_mask(ids).BLOCK_SIZE == (128, 128)
+    sees_later = mask_function(ids)(*(torch.tensor(place) for place in (0, 0, 0, 1)))
+    assert not bool(sees_later)

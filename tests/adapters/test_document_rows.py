@@ -153,3 +153,15 @@ def test_values_that_torch_does_not_move_are_refused(dtype: torch.dtype) -> None
         rows.take(torch.zeros(1, 3).to(dtype), 0)
     with pytest.raises(BatchError, match="dtype that cannot be moved"):
         rows.put_back([torch.zeros(2, 2).to(dtype)])
+
+
+def test_all_rows_in_one_are_one_row_without_padding() -> None:
+    row = joined_row(torch.tensor([[1, 0], [1, 2]]))
+    assert [tuple(each.shape) for each in (*row.places, *row.padding)] == [(1, 4), (1, 4)]
+    assert not row.is_padded(0)
+
+
+def test_results_of_several_batches_go_back_together() -> None:
+    rows = document_rows(torch.tensor([[1, 1, 2, 0]]), [[1], [0]])
+    parts = [torch.tensor([[30]]), torch.tensor([[10, 11]])]
+    assert rows.put_back(parts).tolist() == [[10, 11, 30, 0]]

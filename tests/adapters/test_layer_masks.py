@@ -151,3 +151,15 @@ def test_attention_in_every_precision_is_finite_at_padding_and_its_gradients_are
     for found in ways:
         gradients = torch.autograd.grad(found.float().sum(), (query, key, value), retain_graph=True)
         assert all(bool(each.isfinite().all()) for each in (found, *gradients))
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, True])
+def test_a_window_of_a_view_is_a_positive_int(size: Any) -> None:
+    with pytest.raises(EncodingError, match="window"):
+        LayerView(window=size)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, "bool", None])
+def test_the_dtype_of_masks_is_one(dtype: Any) -> None:
+    with pytest.raises(EncodingError, match="dtype"):
+        build_layer_masks(_IDS, {"full_attention": LayerView()}, dtype)

@@ -118,3 +118,19 @@ def test_a_name_alone_still_resolves(name: str, mask_type: str) -> None:
     with pytest.warns(FutureWarning):
         assert resolve_packing_contract(None, name).packed_mask_type == mask_type
     assert resolve_packing_contract(None).packed_mask_type == "block_causal"
+
+
+def test_a_loader_that_says_nothing_of_itself_does_nothing_special() -> None:
+    flash = PackingCapabilities("flash_varlen")
+    require_supported_packing_contract(flash)
+    require_supported_packing_contract(flash, label_shift="model")
+    with pytest.raises(ContractError, match="padding between documents"):
+        require_supported_packing_contract(flash, xdoc=True)
+    with pytest.raises(ContractError, match="excluded"):
+        require_supported_packing_contract(flash, eligibility=True)
+
+
+def test_the_warning_points_to_the_caller() -> None:
+    with pytest.warns(FutureWarning) as caught:
+        resolve_packing_contract(None, "sdpa")
+    assert caught[0].filename == __file__

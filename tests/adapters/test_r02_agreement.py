@@ -180,6 +180,11 @@ def test_joined_documents_are_checked_against_the_attention_ids(batch: TrainingB
         ({"cu_seq_lens_q": torch.tensor([0, 2, 4, 5])}, "cu_seq_lens_k", "missing"),
         ({"packed_token_indices": torch.tensor([[0, 1, 2, 3, -1]])}, "cu_seqlens", "missing"),
         ({"cu_seqlens": torch.tensor([[0, 2, 4]])}, "packed_token_indices", "missing"),
+        (
+            {"packed_token_indices": torch.tensor([[0, 1, 2, 4, -1]]), "cu_seqlens": torch.tensor([[0, 2, 4]])},
+            "packed_token_indices",
+            "disagreement",
+        ),
         ({"seq_lens": torch.tensor([[2, 2]])}, None, ""),
         ({"seq_lens": torch.tensor([[2, 2, -1000]])}, None, ""),
         ({"seq_lens": torch.tensor([[2, 1, 1]])}, "seq_lens", "disagreement"),
@@ -195,7 +200,11 @@ def test_one_entry_beside_the_ids(entries: Mapping[str, object], field: str | No
         return
     with pytest.raises(EncodingError) as caught:
         check_agreement(_IDS, entries)
-    assert (caught.value.problems[0].field, caught.value.problems[0].kind) == (field, kind)
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.kind) == (field, kind)
+    if kind in ("dtype", "shape", "type", "missing"):
+        assert (problem.row, problem.position) == (None, None)
+    assert (problem.value is None) == (kind == "missing" or field == "packed_token_indices")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +229,15 @@ def test_flash_kwargs_that_differ_are_refused(changes: Mapping[str, object]) -> 
 def test_flash_kwargs_cannot_stand_beside_a_hole() -> None:
     with pytest.raises(EncodingError, match="hole"):
         check_agreement(torch.tensor([[1, 0, 1]]), dict(flash_varlen_kwargs(torch.ones(1, 3, dtype=torch.int64))))
+
+
+def test_a_plain_mask_may_keep_a_hole_or_leave_it_out() -> None:
+    ids = torch.tensor([[1, 0, 1, 2, 0]])
+    for mask in ([[1, 1, 1, 1, 0]], [[1, 0, 1, 1, 0]]):
+        check_agreement(ids, {"attention_mask": torch.tensor(mask)})
+    for mask in ([[1, 1, 1, 1, 1]], [[1, 1, 1, 0, 0]]):
+        with pytest.raises(EncodingError, match="attention_mask"):
+            check_agreement(ids, {"attention_mask": torch.tensor(mask)})
 
 
 def test_a_longest_that_is_too_short_is_refused() -> None:

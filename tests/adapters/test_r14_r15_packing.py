@@ -413,6 +413,12 @@ def test_documents_that_are_not_the_plan_s_are_refused(documents: list[Tensor]) 
         collate_documents(documents, plan_rows([2, 3], 6))
 
 
+def test_a_row_of_padding_alone_is_a_batch() -> None:
+    batch = collate_documents([torch.tensor([5, 6])], plan_rows([2], 3), 7, rows=[PADDING_ROW])
+    assert listed(batch["input_ids"]) == [[7, 7, 7]]
+    assert listed(batch["padding_mask"]) == [[True] * 3]
+
+
 def test_tokens_past_int64_are_refused_and_others_kept_in_any_width() -> None:
     documents = [torch.tensor([2**63 - 1, 1], dtype=torch.uint64), torch.tensor([3], dtype=torch.uint8)]
     assert listed(collate_documents(documents, plan_rows([2, 1], 4))["input_ids"]) == [[2**63 - 1, 1, 3, 0]]

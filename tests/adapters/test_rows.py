@@ -192,3 +192,24 @@ def test_places_are_as_many_as_int32_can_count() -> None:
         with pytest.raises(EncodingError, match="1 to 2147483647 places") as caught:
             require_places(batch, sequence)
         assert caught.value.problems[0].value == (batch, sequence)
+
+
+def test_a_width_that_is_just_enough_is_taken() -> None:
+    ids = torch.tensor([[1, 1, 2, 0]])
+    assert row_offsets(ids, width=4).cu_seqlens.tolist() == [[0, 2, 3, 4]]
+    with pytest.raises(EncodingError, match="width"):
+        row_offsets(ids, width=3)
+
+
+def test_a_mask_of_other_rows_is_refused() -> None:
+    offsets = row_offsets(torch.tensor([[1, 1], [1, 2]]))
+    for mask in (torch.zeros(1, 2, dtype=torch.bool), torch.zeros(2, 0, dtype=torch.bool)):
+        with pytest.raises(EncodingError, match="must have the 2 rows"):
+            document_ids_from_row_offsets(offsets, mask)
+
+
+def test_a_token_behind_padding_in_one_segment_is_told_by_its_place() -> None:
+    offsets = row_offsets(torch.tensor([[1, 1, 1], [1, 1, 1]]))
+    with pytest.raises(EncodingError, match="a token follows padding") as caught:
+        document_ids_from_row_offsets(offsets, torch.tensor([[False] * 3, [False, True, False]]))
+    assert (caught.value.problems[0].row, caught.value.problems[0].position) == (1, 2)

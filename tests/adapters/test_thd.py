@@ -176,7 +176,8 @@ def test_ids_that_lengths_cannot_tell_are_refused(rows: Rows, message: str, row:
     for function in (thd_lengths, thd_flat):
         with pytest.raises(DocumentIdsError, match=message) as caught:
             function(tensor(rows))
-        assert (caught.value.problems[0].row, caught.value.problems[0].position) == (row, position)
+        problem = caught.value.problems[0]
+        assert (problem.field, problem.row, problem.position) == ("document_ids", row, position)
 
 
 @given(rows_of_ids(leading=False, between=False, empty_rows=False))

@@ -48,10 +48,12 @@ def fields_of_one(length: int, model: nn.Module, device: torch.device) -> dict[s
 def arguments_alone(model: nn.Module, packed: PackedDocuments, document: int) -> dict[str, object]:
     """What goes with the tokens of one document: no cache, and of its description only what the forward cannot do
     without."""
-    length = packed.tokens_of(document).numel()
-    fields = fields_of_one(length, model, packed.input_ids.device)
-    needed = required_arguments(model)
-    return {"use_cache": False, **{name: value for name, value in fields.items() if name in needed}}
+    arguments: dict[str, object] = {"use_cache": False}
+    needed = required_arguments(model) - {"input_ids"}
+    if needed:
+        fields = fields_of_one(packed.tokens_of(document).numel(), model, packed.input_ids.device)
+        arguments.update((name, value) for name, value in fields.items() if name in needed)
+    return arguments
 
 
 def required_arguments(model: nn.Module) -> frozenset[str]:

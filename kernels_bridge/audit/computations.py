@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import starmap
 
 import torch
 from torch import Tensor, nn
 
+from neatpack.kernels_bridge.audit.crossing import Crossing, Pair, find_crossing
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.origin import Origin, find_origin
 from neatpack.kernels_bridge.audit.probes import (
@@ -31,17 +33,18 @@ class Computation:
     Attributes:
         packed: the documents.
         answer: what the model answers to them, with its graph.
-        gradients: of one projection of the answer, by the embeddings; empty where they cannot be watched.
+        gradients: gives those of one projection of the answer, by the embeddings; none where they cannot be watched.
         measurement: the numbers.
     """
 
     packed: PackedDocuments
     answer: Answer
-    gradients: Sequence[Tensor]
+    gradients: Callable[[], Sequence[Tensor]]
     measurement: Measurement
     _causal: bool | None = field(default=None, init=False)
     _mixes_within: bool | None = field(default=None, init=False)
-    _origins: dict[tuple[int, int], Origin] = field(default_factory=dict[tuple[int, int], Origin], init=False)
+    _origins: dict[Pair, Origin] = field(default_factory=dict[Pair, Origin], init=False)
+    _crossings: dict[Pair, Crossing] = field(default_factory=dict[Pair, Crossing], init=False)
 
     def causal(self) -> bool:
         """Whether no token is known to see later ones of its document."""
@@ -55,27 +58,35 @@ class Computation:
             self._mixes_within = answers_to_earlier_tokens(ask, self.answer, self.packed) > THRESHOLD
         return self._mixes_within
 
-    def origin(self, ask: Ask, model: nn.Module, source: int, target: int) -> Origin:
+    def origin(self, ask: Ask, model: nn.Module, pair: Pair) -> Origin:
         """Where in the model one document begins to reach another."""
-        if (source, target) not in self._origins:
-            self._origins[source, target] = find_origin(
+        if pair not in self._origins:
+            source, target = pair
+            self._origins[pair] = find_origin(
                 model,
                 ask,
                 lambda: ask(tokens=self.packed.with_changed(source)),
                 self.packed.places[target],
                 self.packed.input_ids.shape[1],
             )
-        return self._origins[source, target]
+        return self._origins[pair]
 
-    def is_the_same(self, answer: Answer, gradients: Sequence[Tensor]) -> bool:
+    def crossing(self, ask: Ask, pair: Pair, noise: float) -> Crossing:
+        """Which tokens of one document reach which of another. Up to `noise`, in scales, a movement may be rounding."""
+        if pair not in self._crossings:
+            unit = noise * max(self.measurement.scale, torch.finfo(torch.float32).tiny)
+            self._crossings[pair] = find_crossing(ask, self.answer, self.packed, pair, unit)
+        return self._crossings[pair]
+
+    def is_the_same(self, answer: Answer, gradients: Callable[[], Sequence[Tensor]]) -> bool:
         """Whether another answer is this one, bit for bit, in its logits and in how they depend on every token."""
         return (
-            len(self.gradients) == len(gradients) > 0
-            and self.answer.finite_padding == answer.finite_padding
+            self.answer.finite_padding == answer.finite_padding
             and self.answer.scalars.keys() == answer.scalars.keys()
             and all(torch.equal(value, answer.scalars[name]) for name, value in self.answer.scalars.items())
             and all(starmap(torch.equal, zip(self.answer.logits, answer.logits, strict=True)))
-            and all(starmap(torch.equal, zip(self.gradients, gradients, strict=True)))
+            and len(self.gradients()) == len(gradients()) > 0
+            and all(starmap(torch.equal, zip(self.gradients(), gradients(), strict=True)))
         )
 
 
@@ -95,7 +106,7 @@ class Computations:
     def of(self, ask: Ask) -> Computation:
         """Find what the model computes when it is asked in this way, and measure it if it is new."""
         answer = ask(grad=True)
-        gradients = projected_gradients(answer) if is_watched(answer) else []
+        gradients = cache(lambda: projected_gradients(answer) if is_watched(answer) else [])
         for computation in self.known:
             if computation.is_the_same(answer, gradients):
                 return computation

@@ -66,7 +66,8 @@ class EmbeddingWatch(TorchFunctionMode):
         del types
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        if not isinstance(output, Tensor) or not self._reads_tokens((*args, *kwargs.values())):
+        # Every function of a forward comes by here, and nearly none reads tokens.
+        if not isinstance(output, Tensor) or not (self._reads_tokens(args) or self._reads_tokens(kwargs.values())):
             return output
         if not output.is_floating_point():
             self._derived[id(output)] = output  # which also keeps its id from being taken by another tensor
@@ -83,11 +84,12 @@ class EmbeddingWatch(TorchFunctionMode):
 
     def _reads_tokens(self, arguments: Iterable[object]) -> bool:
         """Whether the tokens are among the arguments, or in a sequence among them, of indices say."""
-        return any(
-            id(argument) in self._derived
-            or (isinstance(argument, (tuple, list)) and self._reads_tokens(cast("Sequence[object]", argument)))
-            for argument in arguments
-        )
+        for argument in arguments:
+            if id(argument) in self._derived:
+                return True
+            if isinstance(argument, (tuple, list)) and self._reads_tokens(cast("Sequence[object]", argument)):
+                return True
+        return False
 
     def _follow(
         self, func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], output: Tensor

@@ -9,7 +9,7 @@ import torch
 
 from neatpack.kernels_bridge.audit.causes import Questions
 from neatpack.kernels_bridge.audit.computations import Computation, Computations
-from neatpack.kernels_bridge.audit.crossing import SENTENCES, find_crossing, pairs_of, pattern_of, telling_pair
+from neatpack.kernels_bridge.audit.crossing import SENTENCES, pairs_of, pattern_of, telling_pair
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.paths import Path
 from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_earlier_tokens, sees_later_tokens
@@ -89,9 +89,8 @@ class Examination:
         movement = evidence.movement
         pairs = pairs_of(movement.matrix, self.noise) or [(movement.source, movement.target)]
         pair = telling_pair(pairs, self.packed.places)
-        origin = computation.origin(ask, subject.model, *pair)
-        unit = self.noise * max(computation.measurement.scale, torch.finfo(torch.float32).tiny)
-        crossing = find_crossing(ask, computation.answer, self.packed, pair, unit)
+        origin = computation.origin(ask, subject.model, pair)
+        crossing = computation.crossing(ask, pair, self.noise)
         pattern = pattern_of(pairs, self.packed.places, crossing)
         mechanism: Kind = origin.kind
         moved = origin.moved or crossing.moved

@@ -46,7 +46,7 @@ class Origin:
         class_name: its class.
         moved: which tokens of the reached document move in its output, counted from the first of the document; empty
             where that cannot be told.
-        operations: the functions of torch that it calls.
+        operations: the functions of torch that it calls, where its names tell nothing.
     """
 
     module: str
@@ -98,6 +98,8 @@ def find_origin(
         if same_input and _differ(one.returned, other.returned):
             origin = Origin(one.name, one.class_name, _moved(one.returned, other.returned))
             break
+    if origin.kind != "mixing":
+        return origin
     return replace(origin, operations=_operations(model.get_submodule(origin.module), before))
 
 

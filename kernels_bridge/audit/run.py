@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import torch
@@ -25,9 +25,9 @@ from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Pa
 from neatpack.kernels_bridge.audit.probes import Ask
 from neatpack.kernels_bridge.audit.remedies import with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, ModelReport, PathReport, Report, Run
-from neatpack.kernels_bridge.audit.subject import ANYTHING, Subject
+from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
-from neatpack.kernels_bridge.audit.targets import Redrawn, Target, layer_windows
+from neatpack.kernels_bridge.audit.targets import Redrawn, Target, Variant, layer_windows
 from neatpack.kernels_bridge.audit.texts import excerpts
 from neatpack.kernels_bridge.audit.trials import try_further, usual_documents
 from neatpack.kernels_bridge.audit.verdicts import KernelCalls
@@ -144,9 +144,10 @@ class _Audit:
             return
         try:
             with self.target.variant(attention) as variant:
+                without = self._without(variant.model)
                 for path in paths:
                     self.progress(path.name)
-                    yield path.name, self._report(path, variant.model, variant.witness)
+                    yield path.name, self._report(path, variant, without)
         except ANYTHING as error:
             for path in paths:
                 yield path.name, _failed(error)
@@ -154,17 +155,17 @@ class _Audit:
     def _is_tried(self, path: Path) -> bool:
         return path.name in self.chosen and (path.of_encoders or not self.packed.bidirectional)
 
-    def _report(self, path: Path, model: nn.Module, witness: Witness | None) -> PathReport:
+    def _report(self, path: Path, variant: Variant, without: Callable[[], Answer]) -> PathReport:
         try:
             if path.name == "configured":
-                return self._configured(path, model)
-            subject = Subject(model)
+                return self._configured(path, variant.model)
+            subject = Subject(variant.model)
             ask = self._ask(path, subject)
-            if witness is not None:
-                witness.boundaries.clear()
+            if variant.witness is not None:
+                variant.witness.boundaries.clear()
             computation = self.examination.computations.of(ask)
-            kernel = None if witness is None else self._witnessed(witness, subject.calls)
-            return self._judge(path, subject, ask, computation, kernel)
+            kernel = None if variant.witness is None else self._witnessed(variant.witness, subject.calls)
+            return self._judge(path, subject, ask, computation, kernel, without)
         except ANYTHING as error:
             return _failed(error)
 
@@ -191,7 +192,11 @@ class _Audit:
         ask = self._ask(path, subject)
         computation = self.examination.computations.of(ask)
         kernel = None if binding is None else kernel_calls(binding, self.packed, layer_windows(model))
-        return self._judge(path, subject, ask, computation, kernel)
+        return self._judge(path, subject, ask, computation, kernel, self._without(model))
+
+    def _without(self, model: nn.Module) -> Callable[[], Answer]:
+        """Gives, asked once, what the model answers where nothing says where documents end."""
+        return cache(partial(Subject(model).packed, self.packed, {"use_cache": False}))
 
     def _ask(self, path: Path, subject: Subject) -> Ask:
         if path.apart:
@@ -204,9 +209,14 @@ class _Audit:
         return KernelCalls(len(seen) // forwards, bool(seen) and all(seen))
 
     def _judge(
-        self, path: Path, subject: Subject, ask: Ask, computation: Computation, kernel: KernelCalls | None
+        self,
+        path: Path,
+        subject: Subject,
+        ask: Ask,
+        computation: Computation,
+        kernel: KernelCalls | None,
+        without: Callable[[], Answer],
     ) -> PathReport:
-        without = partial(Subject(subject.model).packed, self.packed, {"use_cache": False})
         carried = without if path.carries_boundaries else None
         report = self.examination.report(path, subject, ask, computation, kernel, carried)
         mixes = self.layers and report.from_document is not None

@@ -37,6 +37,7 @@ from neatpack.adapters.gathered import (
 from neatpack.adapters.kernel_arguments import farthest_element, needs_int64_indices, varlen_kernel_kwargs, window_size
 from neatpack.adapters.labels import count_valid_targets, mask_labels
 from neatpack.adapters.layer_masks import LayerView, build_layer_masks, layer_masks_bytes
+from neatpack.adapters.length_matrix import document_ids_from_length_matrix, length_matrix
 from neatpack.adapters.loader_contract import require_supported_packing_contract, resolve_packing_contract
 from neatpack.adapters.loss import loss_weights, mtp_targets, reduce_by_document, tokens_remaining
 from neatpack.adapters.masks import block_causal_mask_bytes, build_block_causal_mask
@@ -48,6 +49,7 @@ from neatpack.adapters.physical import (
     physical_offsets,
     physical_offsets_from_positions,
 )
+from neatpack.adapters.physical_rows import document_ids_from_row_offsets, row_offsets
 from neatpack.adapters.planning import OVERLONG_CHOICES, PACKING_METHODS, Overlong, PackingMethod, plan_rows
 from neatpack.adapters.positions import build_position_ids, repeat_on_axes
 from neatpack.adapters.rank_plans import REMAINDERS, RankPlan, RankPlanState, Remainder
@@ -62,12 +64,6 @@ from neatpack.adapters.recurrent import (
 )
 from neatpack.adapters.row_plans import PADDING_ROW, Piece, RowPlan, RowPlanState
 from neatpack.adapters.row_streams import RowStream, RowStreamState, StreamedRow, StreamedRowState
-from neatpack.adapters.rows import (
-    document_ids_from_length_matrix,
-    document_ids_from_row_offsets,
-    length_matrix,
-    row_offsets,
-)
 from neatpack.adapters.segments import Documents, Segments, as_segments, scan_segments
 from neatpack.adapters.slicing import (
     CONTEXT_LAYOUTS,

@@ -48,6 +48,18 @@ the group.
     return int(cast("int", value))
 
 
+def require_places(batch: int, sequence_length: int) -> None:
+    """Raise unless a batch of this size has places, and no more than int32 offsets can count.
+
+    Raises:
+        EncodingError: it has none or too many.
+    """
+    require_count(sequence_length, "sequence_length", "Give the places of a row.", least=1)
+    if batch < 1 or batch * sequence_length > INT32_MAX:
+        message = f"must make a batch of 1 to {INT32_MAX} places"
+        raise EncodingError(Problem("sequence_length", message, "value", value=(batch, sequence_length)))
+
+
 def require_flag(value: object, field: str, *, error: type[PackingError] = EncodingError) -> None:
     """Raise unless an argument is a bool.
 

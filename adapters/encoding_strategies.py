@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.gathered import gathered_rows
+from neatpack.adapters.length_matrix import length_matrix
 from neatpack.adapters.physical import physical_offsets
+from neatpack.adapters.physical_rows import row_offsets
 from neatpack.adapters.recurrent import segment_index
-from neatpack.adapters.rows import length_matrix, row_offsets
 from neatpack.adapters.thd import thd_flat, thd_lengths
 from neatpack.contracts.encodings import (
     GatheredRows,

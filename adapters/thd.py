@@ -16,11 +16,11 @@ from neatpack.adapters.arguments import (
     require_count,
     require_flag,
     require_instance,
+    require_places,
     require_readable,
     tensor_problems,
 )
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
-from neatpack.adapters.rows import require_places
 from neatpack.adapters.segments import (
     INTEGER_DTYPES,
     Integers,

@@ -11,7 +11,7 @@ from benchmarks import inputs, peers
 from benchmarks.records import Goal, Row, Sides, Size
 from benchmarks.timing import cold, warm
 from neatpack.adapters import flash_varlen_kwargs, physical_offsets_from_positions
-from neatpack.adapters.rows import row_offsets
+from neatpack.adapters.physical_rows import row_offsets
 
 _LARGE: Final = Size(8, 32768, 256)
 _SIZES: Final = (Size(1, 4096, 8), Size(8, 4096, 32), _LARGE, Size(32, 8192, 1), Size(1, 2**20, 8192))

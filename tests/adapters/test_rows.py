@@ -9,13 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neatpack.adapters.rows import (
-    document_ids_from_length_matrix,
-    document_ids_from_row_offsets,
-    length_matrix,
-    require_places,
-    row_offsets,
-)
+from neatpack.adapters.arguments import require_places
+from neatpack.adapters.length_matrix import document_ids_from_length_matrix, length_matrix
+from neatpack.adapters.physical_rows import document_ids_from_row_offsets, row_offsets
 from neatpack.contracts.encodings import LengthMatrix, PhysicalRows, validate_length_matrix, validate_physical_rows
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from tests.adapters import oracle_rows

@@ -15,12 +15,11 @@ from neatpack.contracts.kernels import Attachment, RestoringConsumer
 from neatpack.kernels_bridge.calls import CallRecord, start_record, stop_record
 from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.entry import PackedCall, name_arguments, read_call
+from neatpack.kernels_bridge.forward_ranks import WRAPPERS, Agreement, agreeing
 from neatpack.kernels_bridge.models import require_module
-from neatpack.kernels_bridge.ranks import raising_together
 from neatpack.kernels_bridge.registry import get_consumer
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
     from torch.nn.attention.flex_attention import BlockMask
 
 _PRE_HOOKS: Final = "_forward_pre_hooks"
@@ -39,8 +38,8 @@ class Binding:
         consumer: name of the consumer.
         implementation: what the model runs with when nothing is bound.
         capabilities: what the loader has to emit.
-        group: the ranks on all of which a training step raises if the checks of one fail; None where each is on its
-            own, as is every copy.
+        agree_across: the ranks on all of which a training step raises if the checks of one fail: those of a group,
+            those that the model's wrappers make run together, or none. A copy belongs to no group, but to its wrappers.
     """
 
     def __init__(
@@ -49,12 +48,12 @@ class Binding:
         implementation: str,
         capabilities: PackingCapabilities,
         attachment: Attachment,
-        group: ProcessGroup | None = None,
+        agree_across: Agreement = WRAPPERS,
     ) -> None:
         self.consumer = consumer
         self.implementation = implementation
         self.capabilities = capabilities
-        self.group = group
+        self.agree_across: Agreement = agree_across
         self._attachment = attachment
         self._suspended = 0
         self._call: PackedCall | None = None
@@ -65,8 +64,8 @@ class Binding:
         return f"Binding(consumer={self.consumer!r}, implementation={self.implementation!r}, {self.capabilities})"
 
     def __getstate__(self) -> dict[str, object]:
-        fresh = {"group": None, "_model": None, "_record": CallRecord(), "_call": None, "_suspended": 0}
-        return {**self.__dict__, **fresh}
+        fresh = {"_model": None, "_record": CallRecord(), "_call": None, "_suspended": 0}
+        return {**self.__dict__, **fresh, "agree_across": None if self.agree_across is None else WRAPPERS}
 
     @property
     def calls(self) -> int:
@@ -134,7 +133,7 @@ class Binding:
             return None
         self._call = None
         self._record = CallRecord()  # which lets go of the last mask before the next is built
-        with raising_together(self.group if module.training else None):
+        with agreeing(module, self.agree_across):
             return self._rewrite(module, *name_arguments(module, args, kwargs))
 
     def _rewrite(
@@ -218,7 +217,7 @@ def bind(
     consumer: str,
     implementation: str,
     capabilities: PackingCapabilities,
-    group: ProcessGroup | None = None,
+    agree_across: Agreement = WRAPPERS,
 ) -> Binding:
     """Bind an unwrapped model in place of what binds it now. If that fails, nothing has changed.
 
@@ -227,15 +226,15 @@ def bind(
         consumer: name of a consumer that accepted the model.
         implementation: what the model runs with.
         capabilities: what the consumer asked for.
-        group: the ranks that fail together, if any.
+        agree_across: the ranks that fail together, if any.
     """
     before = get_binding(model)
-    if before is not None and _choices(before) == (consumer, implementation, capabilities, group):
+    if before is not None and _choices(before) == (consumer, implementation, capabilities, agree_across):
         return before
     with restored_if_refused(model):
         if before is not None:
             before.remove()
-        binding = Binding(consumer, implementation, capabilities, get_consumer(consumer).attach(model), group)
+        binding = Binding(consumer, implementation, capabilities, get_consumer(consumer).attach(model), agree_across)
         binding.locate(model)
         model.register_forward_pre_hook(binding, with_kwargs=True)
         model.register_forward_hook(binding.leave, always_call=True)
@@ -257,8 +256,8 @@ def restored_if_refused(model: nn.Module) -> Generator[None, None, None]:
         raise
 
 
-def _choices(binding: Binding) -> tuple[str, str, PackingCapabilities, ProcessGroup | None]:
-    return binding.consumer, binding.implementation, binding.capabilities, binding.group
+def _choices(binding: Binding) -> tuple[str, str, PackingCapabilities, Agreement]:
+    return binding.consumer, binding.implementation, binding.capabilities, binding.agree_across
 
 
 def _hooks(model: nn.Module, kind: str) -> dict[int, object]:

@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
+import torch.distributed as dist
 from torch import nn
 
 from neatpack.contracts.capabilities import PackingCapabilities
@@ -17,6 +18,7 @@ from neatpack.contracts.kernels import LAST_RESORT, Rejected
 from neatpack.kernels_bridge.binding import Binding, bind, restored_if_refused
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known, with_own_positions
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
+from neatpack.kernels_bridge.forward_ranks import WRAPPERS
 from neatpack.kernels_bridge.hf_attention import interface_modules
 from neatpack.kernels_bridge.models import (
     NATIVE_FA4,
@@ -43,7 +45,7 @@ def configure_packing(
     *,
     consumer: str | None = None,
     verify: bool = False,
-    agree_across: ProcessGroup | None = None,
+    agree_across: ProcessGroup | Literal["wrappers"] | None = "wrappers",
 ) -> PackingCapabilities:
     """Bind a model to the consumer that fits it, and return what its loader has to emit.
 
@@ -56,14 +58,16 @@ def configure_packing(
         consumer: bind this consumer instead of the first that takes the model.
         verify: prove by call that boundaries arrive: run some tiny batches through the model, in evaluation mode and
             without gradients, in which one document changes at a time. What the model held is afterwards as it was.
-        agree_across: the data-parallel ranks that call this together. If it raises on one of them, or the checks of a
-            training step do, it raises on all. Each training step then waits for an all-reduce of one number. Pipeline
+        agree_across: the ranks on all of which the checks of a training step raise if they do on one; each step then
+            waits for an all-reduce of one number. `"wrappers"` are those with which DistributedDataParallel or FSDP,
+            put around the model before or after, makes the forward run together. A group is one of data-parallel
+            ranks that also call this together, and then raise together. With None, each rank is on its own. Pipeline
             stages run at different times and cannot agree in this way; use `raising_together` before the schedule.
 
     Raises:
         CapabilitiesError: the name or a declaration of the model is wrong, as in `get_packing_capabilities`, or the
             name is not the one by which the model's Hugging Face config dispatches its attention.
-        ConsumerError: no consumer has the given name, or there is no model to bind it to.
+        ConsumerError: no consumer has the given name, there is no model to bind it to, or `agree_across` is no group.
         ModelError: no consumer takes the model; the reasons are named. Or flash attention is asked for, and the
             installed Transformers takes no varlen kwargs. Or the proof was asked for and failed, or cannot be made.
         ModelTypeError: `model` is no `torch.nn.Module`.
@@ -77,13 +81,14 @@ def configure_packing(
         >>> configure_packing("sdpa", Model()).packed_mask_type
         'document_ids'
     """
+    group = _named_group(agree_across)
     if model is None:
-        _require_no_model_needed(consumer, verify, agree_across)
+        _require_no_model_needed(consumer, verify, group)
         validate_flash_packing_support(attn_implementation)
         return get_packing_capabilities(attn_implementation)
     inner = require_module(model)
     with restored_if_refused(inner):
-        with raising_together(agree_across):
+        with raising_together(group):
             _require_own_implementation(attn_implementation, inner)
             name, capabilities = choose(attn_implementation, inner, consumer)
             if capabilities.packed_mask_type == "flash_varlen":
@@ -91,8 +96,8 @@ def configure_packing(
             binding = bind(inner, name, unbound_name(attn_implementation), capabilities, agree_across)
             if verify:
                 _prove(model, binding)
-        if agree_across is not None:
-            _require_one_choice(agree_across, f"{name}, {capabilities}")
+        if group is not None:
+            _require_one_choice(group, f"{name}, {capabilities}")
     return capabilities
 
 
@@ -151,11 +156,22 @@ def validate_flash_packing_support(attn_implementation: str = "sdpa", model: nn.
         raise ModelError(Problem("forward", message, "unsupported", remedy=remedy))
 
 
-def _require_no_model_needed(consumer: str | None, verify: bool, agree_across: object) -> None:
+def _named_group(agree_across: object) -> ProcessGroup | None:
+    """Give the group that was named, if it was one."""
+    if agree_across is None or agree_across == WRAPPERS:
+        return None
+    if dist.is_available() and isinstance(agree_across, dist.ProcessGroup):
+        return agree_across
+    message = f'must be a process group, "{WRAPPERS}" or None'
+    remedy = "Of a device mesh, pass `mesh.get_group()`."
+    raise ConsumerError(Problem("agree_across", message, "type", value=repr(agree_across), remedy=remedy))
+
+
+def _require_no_model_needed(consumer: str | None, verify: bool, group: ProcessGroup | None) -> None:
     for given, message in (
         (consumer is not None, "there is no model to bind it to"),
         (verify, "there is no model to try"),
-        (agree_across is not None, "there is no model whose calls could agree"),
+        (group is not None, "there is no model whose calls could agree"),
     ):
         if given:
             raise ConsumerError(Problem("model", message, "missing", remedy="Pass the built model as well."))

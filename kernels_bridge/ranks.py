@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from neatpack.contracts.errors import PackingError, Problem
 
@@ -18,15 +19,23 @@ if TYPE_CHECKING:
 _Failure: TypeAlias = tuple[type[PackingError], tuple[Problem, ...]]
 
 
+_ALL_WELL: Final = 0
+_FAILED: Final = 1
+_FAILED_BEFORE: Final = 2
+"""What ranks tell one another. From here on it is that, and the number of a rank that raised in an earlier block and is
+not there to say more."""
+
+
 @contextmanager
-def raising_together(group: ProcessGroup | None) -> Generator[None, None, None]:
+def raising_together(*groups: ProcessGroup | None) -> Generator[None, None, None]:
     """If the `with` block raises on one rank of a process group, let it raise on all of them.
 
     Every rank has to come to the end of the block, with an error or without. It costs one all-reduce of a single
-    number, which the host waits for; only after a failure is more exchanged.
+    number, which the host waits for; only after a failure is more exchanged. The number goes over the CPU where the
+    group has a backend for that.
 
     Args:
-        group: the ranks that agree; where None, nothing is exchanged.
+        groups: the ranks that agree; several are those of the axes of a mesh. Where None, nothing is exchanged.
 
     Raises:
         PackingError: another rank failed. The error has the class of that rank's, where it is one of neatpack's, and
@@ -36,17 +45,32 @@ def raising_together(group: ProcessGroup | None) -> Generator[None, None, None]:
         >>> with raising_together(None):
         ...     pass
     """
-    if group is None:
+    members = [group for group in groups if group is not None]
+    if not members:
         yield
         return
     try:
         yield
     except Exception as error:
-        _exchange(group, error)
+        _exchange(members, error)
         raise
-    failures = _exchange(group, None)
+    failures = _exchange(members, None)
     if failures:
         raise failures[0][0](*(problem for _, problems in failures for problem in problems))
+
+
+@contextmanager
+def raising_at_next_agreement(group: ProcessGroup) -> Generator[None, None, None]:
+    """If the `with` block raises here, let the other ranks raise at the end of their next `raising_together`.
+
+    Nobody waits for anybody: ranks may run different numbers of such blocks between those that they run together.
+    """
+    try:
+        yield
+    except Exception:
+        number = _number([group], _FAILED_BEFORE + dist.get_rank())
+        dist.all_reduce(number, dist.ReduceOp.MAX, group, async_op=True)  # pyright: ignore[reportUnknownMemberType]  # torch leaves it untyped
+        raise
 
 
 def gather(group: ProcessGroup, value: object) -> list[object]:
@@ -56,15 +80,28 @@ def gather(group: ProcessGroup, value: object) -> list[object]:
     return values
 
 
-def _exchange(group: ProcessGroup, error: Exception | None) -> Sequence[_Failure]:
+def _exchange(groups: Sequence[ProcessGroup], error: Exception | None) -> Sequence[_Failure]:
     """Tell the other ranks whether this one failed, and learn which did."""
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else None
-    failed = torch.tensor(int(error is not None), dtype=torch.int32, device=device)
-    dist.all_reduce(failed, dist.ReduceOp.MAX, group)  # pyright: ignore[reportUnknownMemberType]  # torch leaves it untyped
-    if not failed.item():
+    number = _number(groups, _ALL_WELL if error is None else _FAILED)
+    for group in groups:
+        dist.all_reduce(number, dist.ReduceOp.MAX, group)  # pyright: ignore[reportUnknownMemberType]  # torch leaves it untyped
+    greatest = int(number.item())
+    if greatest == _ALL_WELL:
         return ()
-    told = gather(group, None if error is None else _as_failure(error))
-    return [cast("_Failure", failure) for failure in told if failure is not None]
+    if greatest >= _FAILED_BEFORE:
+        rank = f"rank {greatest - _FAILED_BEFORE}"
+        return [(PackingError, (Problem(rank, "failed in an earlier forward of this step", "unsupported"),))]
+    told = [] if error is None else [_as_failure(error)]
+    for group in groups:
+        told = [failure for others in gather(group, told) for failure in cast("list[_Failure]", others)]
+    return list(dict.fromkeys(told))
+
+
+def _number(groups: Sequence[ProcessGroup], value: int) -> Tensor:
+    """Put a number where the groups can exchange it."""
+    on_cpu = all("cpu:" in dist.get_backend_config(group) for group in groups)
+    device = torch.device("cpu") if on_cpu else torch.device("cuda", torch.cuda.current_device())
+    return torch.tensor(value, dtype=torch.int32, device=device)
 
 
 def _as_failure(error: Exception) -> _Failure:

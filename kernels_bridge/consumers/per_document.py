@@ -27,6 +27,7 @@ from neatpack.kernels_bridge.attachments import NothingAttached
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, PackedCall
 from neatpack.kernels_bridge.families import counts_from_elsewhere, knowledge
+from neatpack.kernels_bridge.forward_ranks import sharded_parts
 from neatpack.kernels_bridge.hf_models import shared_with_another, without_cache
 from neatpack.kernels_bridge.models import declared_flag, declared_mask_type, forward_arguments, text_config
 from neatpack.kernels_bridge.moved_arguments import COUPLING, LABELS, moved_arguments, require_per_token
@@ -35,8 +36,6 @@ from neatpack.kernels_bridge.rope import coupled_rope, forget_longest
 
 MOST_PADDING: Final = 4
 """Places per token above which documents of unlike length no longer share a call."""
-
-_SHARDED: Final = frozenset({"FSDPModule", "FullyShardedDataParallel"})
 
 
 class PerDocumentConsumer:
@@ -138,16 +137,12 @@ def _reason_against(model: nn.Module) -> str | None:
 def _rows(model: nn.Module, segments: Segments) -> DocumentRows:
     lengths = cast("list[int]", segments.documents.lengths.tolist())
     alike = not knowledge(model, "padded").is_right
-    if alike and len(set(lengths)) > 1 and _is_sharded(model):
+    if alike and len(set(lengths)) > 1 and any(sharded_parts(model)):
         message = "is sharded over ranks, and has to be called once per length of a document, which ranks do not share"
         remedy = "Choose another consumer, or give every rank documents of one length."
         raise ModelError(Problem("model", f"{type(model).__name__} {message}", "unsupported", remedy=remedy))
     together = torch.distributed.is_available() and torch.distributed.is_initialized()
     return document_rows(segments, plan_calls(lengths, alike=alike, together=together))
-
-
-def _is_sharded(model: nn.Module) -> bool:
-    return any(base.__name__ in _SHARDED for module in model.modules() for base in type(module).__mro__)
 
 
 def _arguments(model: nn.Module, call: PackedCall, rows: DocumentRows, batch: int) -> dict[str, object]:

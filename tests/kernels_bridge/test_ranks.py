@@ -84,7 +84,7 @@ def check_replacing(_rank: int) -> None:
     assert get_binding(bound(model, world())) is not alone
     together = get_binding(model)
     assert together is not None
-    assert together.group is world()
+    assert together.agree_across is world()
     assert get_binding(bound(model, world())) is together
 
 

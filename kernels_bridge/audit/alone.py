@@ -15,8 +15,8 @@ from neatpack.contracts.declarations import declared
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, FLASH_FIELDS, METADATA_FIELDS
 
-IDS: Final = ("_packed_seq_ids", "document_ids", "attention_document_ids")
-"""The fields that hold document ids."""
+IDS: Final = ("_packed_seq_ids", "attention_document_ids", "document_ids")
+"""The fields that hold document ids; those first that policy has joined or excluded."""
 
 LENGTHS: Final = ("seq_lens", "seq_lens_padded")
 

@@ -63,6 +63,7 @@ class PackedDocuments:
         places: where each document lies, rows in order and documents in the order of their row.
         vocabulary: token ids lie below it, except where an image stands, which no change of tokens takes away.
         bidirectional: whether tokens of a document are to see later ones of it, as in an encoder.
+        structural_ids: the ids as packed, where `document_ids` join documents; None where they do not.
     """
 
     input_ids: Tensor
@@ -71,6 +72,7 @@ class PackedDocuments:
     places: tuple[Place, ...]
     vocabulary: int
     bidirectional: bool = False
+    structural_ids: Tensor | None = None
 
     def tokens_of(self, document: int) -> Tensor:
         """Where along `sequence` the tokens of one document lie, holes left out: int64 `[length]`."""

@@ -85,7 +85,8 @@ def _model(model: ModelReport, threshold: float) -> Iterator[str]:
 def _row(name: str, path: PathReport) -> str:
     numbers = (path.difference, path.perturbation, path.gradient)
     cells = "".join(f'<td class="number">{_number(value)}' for value in numbers)
-    words = f"<td>{escape(path.kind or '')}{cells}<td>{escape(path.message)}<td>{escape(path.remedy)}"
+    message = escape(f"{path.message} {path.not_seen}".strip())
+    words = f"<td>{escape(path.kind or '')}{cells}<td>{message}<td>{escape(path.remedy)}"
     return f"<tr><td>{escape(name)}<td>{_badge(path.verdict)}{words}</tr>"
 
 

@@ -27,7 +27,7 @@ from neatpack.kernels_bridge.audit.report import Configured, Environment, Kind, 
 from neatpack.kernels_bridge.audit.state import preserved, redrawn_zeros
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
-from neatpack.kernels_bridge.audit.trials import NOTES, try_further, usual_documents
+from neatpack.kernels_bridge.audit.trials import NOTES, not_reached, try_further, usual_documents
 from neatpack.kernels_bridge.audit.ways import Way, configured_way, noise_of
 from neatpack.kernels_bridge.binding import Binding, get_binding
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS
@@ -198,7 +198,8 @@ class _Auditor:
         choice = Configured() if binding is None else choice_of(self.model, binding)
         way = self._way_of(batch, binding)
         try:
-            report = replace(way.examine(packed), trial="plain")
+            longest = max(place.length for place in packed.places)
+            report = replace(way.examine(packed), trial="plain", untried=not_reached(self.model, longest))
             if report.verdict != "leak":
                 self.model.train()
                 found = way.examine_further(packed, compares=False)

@@ -25,9 +25,8 @@ def markdown_summary(report: Report) -> str:
     if report.models:
         lines += ["| model | configured path | kind | consumer | where |", "|---|---|---|---|---|"]
         lines += [_row(model) for model in report.models]
-    unclean = [model for model in report.models if not model.is_clean]
-    if unclean:
-        lines += ["", *(line for model in unclean for line in _details(model))]
+    details = [line for model in report.models for line in _details(model)]
+    lines += ["", *details] if details else []
     here = report.environment
     versions = f"neatpack {here.neatpack}, torch {here.torch}, Transformers {here.transformers}, {here.dtype}"
     return "\n".join([*lines, "", f"{_plain(versions)}, {_plain(here.device)}."]) + "\n"
@@ -44,8 +43,9 @@ def _row(model: ModelReport) -> str:
 
 def _details(model: ModelReport) -> Iterator[str]:
     path = model.paths.get("configured")
-    message = model.error if path is None else path.message
-    yield f"- **{_plain(model.name)}**: {_plain(message)}"
+    message = model.error if path is None else f"{'' if model.is_clean else path.message} {path.not_seen}"
+    if message and not message.isspace():
+        yield f"- **{_plain(model.name)}**: {_plain(message)}"
     if path is not None and path.remedy:
         yield f"  To do: {_plain(path.remedy)}."
 

@@ -33,6 +33,7 @@ Kind = Literal[
     "positions",
     "length",
     "mask",
+    "joining",
     "unexplained",
     "constant",
     "no_mixing",
@@ -47,7 +48,8 @@ documents too; because the bound kernel was never called (`kernel_not_called`), 
 they were needed (`kwargs_dropped`).
 Differences: tokens past the `window` see too much; documents that do not begin a row have the wrong `positions`;
 shorter documents change with the `length` of the longest; the `mask` given, or that of the kernel, hides other tokens
-of a document than the model's own; or the difference is `unexplained`.
+of a document than the model's own; documents that attention ids join are not joined (`joining`); or the difference is
+`unexplained`.
 Inconclusive: the logits are `constant` or `not_finite`, at documents or at padding; no token answers to an earlier one
 of its document (`no_mixing`); or no gradient could be watched (`gradient_unseen`).
 """
@@ -60,10 +62,11 @@ first two of a row, or the last to those before it, where a boundary is lost (`f
 first token of a document to the one before, where a boundary counts one too late (`first_token`); the last token of a
 document to the next, where it counts one too early (`last_token`); one before (`backward`); or other `rows`."""
 
-Trial = Literal["plain", "ids", "shape", "holes", "many", "training"]
+Trial = Literal["plain", "ids", "shape", "holes", "many", "long", "training", "xdoc"]
 """In which batch: documents of the usual kind (`plain`); the same under other ids, which fall and have gaps (`ids`);
 others in rows of the same shape as before (`shape`); with holes in documents and padding between them (`holes`); many
-documents in long rows, and long ones (`many`); or the usual ones in `training` mode."""
+documents in long rows, and long ones (`many`); one that is longer than all that the model sees at once (`long`); the
+usual ones in `training` mode; or as attention ids join them (`xdoc`)."""
 TRIALS: Final[tuple[Trial, ...]] = get_args(Trial)
 
 
@@ -87,7 +90,8 @@ class PathReport:
     `mechanism` is how documents mix at `where`, whatever the cause. `trial` says in which batch a leak or difference
     was seen, and `pattern` which documents it joins. `matrix` is the effect of each document on each other,
     `[source][target]`, by the greater of both measures, and `layers` the same at the output of each layer; both are
-    empty where they were not taken.
+    empty where they were not taken. `untried` names what the verdict does not cover: further batches that the model
+    declined, and a span of its layers that no document was longer than.
     """
 
     verdict: Verdict
@@ -112,6 +116,12 @@ class PathReport:
     pattern: Pattern | None = None
     matrix: tuple[tuple[float, ...], ...] = ()
     layers: tuple[LayerReport, ...] = ()
+    untried: tuple[str, ...] = ()
+
+    @property
+    def not_seen(self) -> str:
+        """What the verdict does not cover, in words; empty where that is nothing that can be named."""
+        return f"Not seen: {'; '.join(self.untried)}." if self.untried else ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Final
 
@@ -29,7 +29,7 @@ from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
 from neatpack.kernels_bridge.audit.targets import Redrawn, Target, Variant, layer_windows
 from neatpack.kernels_bridge.audit.texts import excerpts
-from neatpack.kernels_bridge.audit.trials import try_further, usual_documents
+from neatpack.kernels_bridge.audit.trials import not_reached, try_further, usual_documents
 from neatpack.kernels_bridge.audit.verdicts import KernelCalls
 from neatpack.kernels_bridge.audit.ways import configured_way
 from neatpack.kernels_bridge.audit.witness import Witness
@@ -184,6 +184,8 @@ class _Audit:
                 report = way.examine(usual)
             if self.target.custom:
                 report = try_further(report, model, usual, way.examine_further)
+            else:
+                report = replace(report, untried=not_reached(model, max(place.length for place in usual.places)))
             self.choice, _ = with_advice(model, state.choice, report)
             return report
 

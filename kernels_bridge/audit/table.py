@@ -76,9 +76,9 @@ def _path_lines(name: str, path: PathReport, width: int) -> Iterator[Line]:
 def _advice(name: str, path: PathReport) -> str:
     """What went wrong where no number says it, or on the path that a training job takes, and what to do."""
     told = ("leak", "differs", "refused", "error", "inconclusive")
-    if path.verdict in (told if name == "configured" else told[2:]):
-        return "; ".join(part for part in (_shortened(path.message), path.remedy) if part)
-    return path.remedy
+    says = path.verdict in (told if name == "configured" else told[2:])
+    message = _shortened(path.message) if says else ""
+    return "; ".join(part for part in (message, path.remedy, path.not_seen) if part)
 
 
 def _legend(report: Report, width: int) -> Iterator[Line]:

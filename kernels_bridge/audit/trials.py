@@ -12,6 +12,7 @@ from torch import nn
 from neatpack.adapters.document_ids import document_ids_from_lengths
 from neatpack.kernels_bridge.audit.documents import CAPACITY, PackedDocuments, pack_ids
 from neatpack.kernels_bridge.audit.report import PathReport, Trial
+from neatpack.kernels_bridge.audit.spans import longest_span, most_positions
 from neatpack.kernels_bridge.audit.subject import ANYTHING
 
 SHAPE_LENGTHS: Final = ((3, 7, 2, 5), (15, 4))
@@ -29,6 +30,9 @@ LONG: Final = 160
 LONG_ROW: Final = 289
 """Places of the rows that hold these."""
 
+MOST_PLACES: Final = 2048
+"""Places of the longest row that is tried where a model tells of a span that no other document is longer than."""
+
 NOTES: Final[dict[Trial, str]] = {
     "plain": "",
     "ids": "Only where document ids fall and have gaps: ",
@@ -36,6 +40,8 @@ NOTES: Final[dict[Trial, str]] = {
     "holes": "Only with holes in documents and padding between them: ",
     "many": f"Only in long rows, of up to {MANY} documents of up to {LONG} tokens: ",
     "training": "Only in training mode: ",
+    "long": "Only in a document that is longer than all that the model sees at once: ",
+    "xdoc": "Only where attention ids join documents: ",
 }
 """What a message says first where it is this batch alone that shows something."""
 
@@ -66,8 +72,8 @@ def usual_documents(vocabulary: int, device: torch.device, padded: bool = True) 
     return pack_ids(document_ids_from_lengths(lengths, CAPACITY), vocabulary, device)
 
 
-def further_batches(usual: PackedDocuments) -> Iterator[Batch]:
-    """Make the batches that are tried beside the usual one."""
+def further_batches(usual: PackedDocuments, long: int | None) -> Iterator[Batch]:
+    """Make the batches that are tried beside the usual one, with a document of `long` tokens where that is given."""
     vocabulary, device = usual.vocabulary, usual.input_ids.device
     ids = usual.document_ids
     # Of n documents, the first has the greatest id; their lowest bytes are equal, and so are they to who keeps no more.
@@ -78,6 +84,11 @@ def further_batches(usual: PackedDocuments) -> Iterator[Batch]:
     yield Batch("training", usual, compares=False, training=True)
     yield Batch("holes", pack_ids(_with_holes(ids.shape[1]), vocabulary, device), compares=False)
     yield Batch("many", pack_ids(document_ids_from_lengths(_many_lengths(), LONG_ROW), vocabulary, device))
+    if long is not None:
+        lengths = (5, long, 1, long // 2)
+        yield Batch("long", pack_ids(document_ids_from_lengths((lengths,), sum(lengths)), vocabulary, device))
+    joined = pack_ids((ids > 0).to(torch.int64), vocabulary, device)
+    yield Batch("xdoc", replace(joined, structural_ids=ids))
 
 
 def try_further(report: PathReport, model: nn.Module, usual: PackedDocuments, examine: Examine) -> PathReport:
@@ -92,28 +103,53 @@ def try_further(report: PathReport, model: nn.Module, usual: PackedDocuments, ex
     Returns:
         The worst report: the first leak, or else the first difference, or else that of the usual batch.
     """
-    reports, declined = [replace(report, trial="plain")], list[str]()
-    for batch in further_batches(usual):
-        if reports[-1].verdict == "leak":
+    reports, untried = [replace(report, trial="plain")], list[str]()
+    long = _long_document(model)
+    for batch in further_batches(usual, long):
+        if reports[-1].verdict == "leak" or (batch.trial == "xdoc" and _worst(reports).verdict == "differs"):
             break
         try:
             model.train(batch.training)
             found = examine(batch.packed, batch.compares)
             reports.append(replace(found, trial=batch.trial, message=NOTES[batch.trial] + found.message))
         except ANYTHING as error:
-            declined.append(f"{batch.trial} ({type(error).__name__})")
+            untried.append(f"{batch.trial}: declined ({type(error).__name__})")
         finally:
             model.eval()
-    return _worst(reports, declined)
+    worst = _named_by_trial(_worst(reports))
+    return replace(worst, untried=(*untried, *not_reached(model, LONG if long is None else long)))
 
 
-def _worst(reports: Sequence[PathReport], declined: Sequence[str]) -> PathReport:
+def not_reached(model: nn.Module, longest: int) -> tuple[str, ...]:
+    """Name the span that a model tells of if no document was longer, and one could be: what lies past it was not
+    seen."""
+    span = longest_span(model)
+    if span is None or span.places < longest or span.places >= (most_positions(model) or span.places + 1):
+        return ()
+    return (f"{span.told_by} is {span.places}, and the longest document has {longest} tokens",)
+
+
+def _long_document(model: nn.Module) -> int | None:
+    """The tokens of a document that is longer than every span of a model; None where others are, or none can be."""
+    span = longest_span(model)
+    if span is None or span.places < LONG:
+        return None
+    length = min(span.places + 9, most_positions(model) or MOST_PLACES)
+    return length if span.places < length and length + length // 2 + 6 <= MOST_PLACES else None
+
+
+def _worst(reports: Sequence[PathReport]) -> PathReport:
     worst = [report for verdict in ("leak", "differs") for report in reports if report.verdict == verdict]
-    if worst:  # a difference that one batch does not explain, another may
-        return next((report for report in worst if report.kind != "unexplained"), worst[0])
-    if not declined:
-        return reports[0]
-    return replace(reports[0], message=f"{reports[0].message} Not tried: {', '.join(declined)}.")
+    # A difference that one batch does not explain, another may.
+    return next((report for report in worst if report.kind != "unexplained"), next(iter(worst), reports[0]))
+
+
+def _named_by_trial(report: PathReport) -> PathReport:
+    """Where a model is wrong in nothing but joined documents, it does not join them."""
+    if report.trial != "xdoc" or report.verdict != "differs":
+        return report
+    message = f"{NOTES['xdoc']}Documents answer otherwise than joined into one: they are kept apart, or start anew."
+    return replace(report, kind="joining", message=message)
 
 
 def _with_holes(sequence: int) -> torch.Tensor:

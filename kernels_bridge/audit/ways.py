@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -100,13 +101,22 @@ def configured_way(model: nn.Module, binding: Binding | None, noise: float = THR
     """The way of a training job: `_packed_seq_ids` and positions, given to a model that is configured for them."""
     return Way(
         model,
-        given=lambda packed: path_arguments(CONFIGURED, packed, layer_windows(model)),
+        given=lambda packed: {
+            **path_arguments(CONFIGURED, packed, layer_windows(model)),
+            **_structural_ids(model, packed),
+        },
         alone=lambda packed, document: arguments_alone(model, packed, document),
         without=lambda _packed: {"use_cache": False},
         binding=binding,
         noise=noise,
         traces_layers=layers,
     )
+
+
+def _structural_ids(model: nn.Module, packed: PackedDocuments) -> dict[str, object]:
+    """The ids as packed, where attention joins documents and the forward names them."""
+    named = "document_ids" in inspect.signature(model.forward).parameters
+    return {"document_ids": packed.structural_ids} if named and packed.structural_ids is not None else {}
 
 
 def noise_of(model: nn.Module) -> float:

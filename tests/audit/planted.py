@@ -414,3 +414,44 @@ class LosesIdsInSecondLayer(Model):
         for index, layer in enumerate(self.layers):
             states = layer(states, ids if index == 0 else torch.where(ids > 0, 1, 0))
         return states
+
+
+class WindowLost(Attention):
+    """Past its window, which it tells of, it also sees the documents before."""
+
+    def __init__(self, window_size: int) -> None:
+        super().__init__()
+        self.window_size = window_size
+
+    def visible(self, ids: Tensor) -> Tensor:
+        late = positions_of(ids) > self.window_size
+        return super().visible(ids) | (causal(ids) & late[:, :, None] & (ids > 0)[:, None, :])
+
+
+class ReadsStructure(Model):
+    """Is given the ids of attention and those as packed, and goes by the latter."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None, document_ids: Tensor | None = None
+    ) -> Tensor:
+        return super().forward(input_ids, _packed_seq_ids if document_ids is None else document_ids)
+
+
+class RestartsByStructure(Model):
+    """Attends by the ids of attention, and counts positions by those as packed."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.positions = LearnedPositions()
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None, document_ids: Tensor | None = None
+    ) -> Tensor:
+        self.structure = document_ids
+        return super().forward(input_ids, _packed_seq_ids)
+
+    def states(self, input_ids: Tensor, ids: Tensor) -> Tensor:
+        states: Tensor = self.positions(self.embed(input_ids), ids if self.structure is None else self.structure)
+        for layer in self.layers:
+            states = layer(states, ids)
+        return states

@@ -114,6 +114,13 @@ FAULTS: dict[str, Fault] = {
     "positions that restart at one": Fault(
         lambda: Model(LearnedPositions(off=1), Attention()), "positions", verdict="differs"
     ),
+    "boundaries lost past a window": Fault(lambda: Model(planted.WindowLost(500)), "attention", trial="long"),
+    "joined documents kept apart": Fault(
+        lambda: planted.ReadsStructure(Attention()), "joining", trial="xdoc", verdict="differs"
+    ),
+    "positions that restart in joined documents": Fault(
+        lambda: planted.RestartsByStructure(Attention()), "joining", trial="xdoc", verdict="differs"
+    ),
     "scaled by the longest": Fault(lambda: Model(planted.ScalesByLongest(), Attention()), "length", verdict="differs"),
 }
 

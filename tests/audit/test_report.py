@@ -32,7 +32,8 @@ KEYS = {
     "configured": "attention consumer packed_mask_type requires_packed_sequence_metadata uses_native_fa4 refused "
     "fastest safest",
     "path": "verdict kind message remedy difference perturbation gradient padding own_perturbation own_gradient "
-    "logit_scale calls boundaries_seen from_document to_document where mechanism dropped trial pattern matrix layers",
+    "logit_scale calls boundaries_seen from_document to_document where mechanism dropped trial pattern matrix layers "
+    "untried",
     "layer": "name matrix",
 }
 """The keys that programs rely on, in version 1. Others may come; whoever takes one away raises the version."""

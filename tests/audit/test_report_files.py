@@ -14,6 +14,7 @@ from neatpack.kernels_bridge.audit.html_page import html_page
 from neatpack.kernels_bridge.audit.markdown_summary import markdown_summary
 from neatpack.kernels_bridge.audit.report import Configured, ModelReport, PathReport, Report
 from neatpack.kernels_bridge.audit.surroundings import audit_environment
+from neatpack.kernels_bridge.audit.table import table_lines
 from neatpack.kernels_bridge.cli import main
 from tests.audit import planted
 
@@ -106,6 +107,14 @@ def test_the_summary_says_what_is_not_clean_and_why(leaking: Report) -> None:
     assert lines[5] == "| Model | clean |  | declared |  |"
     assert "They mix in layers.1.conv (Conv1d)." in summary
     assert "To do: mend layers.1.conv (Conv1d): no other consumer takes this model." in summary
+
+
+def test_what_was_not_seen_is_said_in_every_form(leaking: Report) -> None:
+    path = PathReport("clean", untried=("a window is 4096",))
+    report = replace(leaking, models=(ModelReport("m", "M", Configured(), {"configured": path}),))
+    shown = "\n".join("".join(span.text for span in line) for line in table_lines(report, 100))
+    for text in (shown, markdown_summary(report), _Page(html_page(report)).text):
+        assert "Not seen: a window is 4096." in text
 
 
 def test_the_command_line_writes_both_and_audits_on_a_saved_batch(

@@ -7,10 +7,10 @@ when the caller chooses. Where a status is not valid, the result has no meaning.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
 import torch
@@ -25,7 +25,7 @@ from neatpack.adapters.segments import read_on_host, require_ids_form
 from neatpack.adapters.visibility import require_window, seen_range, sees
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PhysicalFlat, SegmentIndex, THDLengths
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError, Problem
-from neatpack.contracts.fields import UNUSED_LENGTH, UNUSED_OFFSET
+from neatpack.contracts.fields import UNUSED_LENGTH
 
 Tail = Literal["empty", "padding"]
 """What a stream of kept tokens has after its last document: documents of no token, or the places that were left out,
@@ -67,49 +67,49 @@ class StaticBounds:
 
 
 class StaticScan(NamedTuple):
-    """What is known of each place of the rows; all tensors are `[batch, sequence]` but for the places and lengths.
+    """What is known of each place of the rows, and of one more place before each row, which holds no token.
 
     Attributes:
-        ids: int64, as they came.
-        places: int64 `[sequence]`, 0, 1, ...
-        tokens: int64, where a token of a document stands the number of places up to here, its own included; else 0.
-        begins: bool, whether the first token of a document stands here.
-        rank: int64, how many documents of the row have begun up to here.
-        slot: int64, the rank, or `documents + 1` for those beyond the bound.
-        lengths: int64 `[batch, documents + 2]`, by slot, the tokens of each document.
-        codes: int64, the rule that is broken here or by the document that has begun, or 0.
+        bounds: what it was made for.
+        ids: int64 `[batch, 1 + sequence]`, as they came.
+        numbers: int64, -1, 0, 1, ..., as many as an encoding may count: to slice them starts no kernel.
+        first: int64 `[batch, 1 + sequence]`, the first place with the same id, which is 0 for id 0.
+        begins: bool `[batch, 1 + sequence]`, whether an id stands here for the first time.
+        begun: int64 `[batch, 1 + sequence]`, how many ids have stood here or before: the documents, and id 0.
+        too_many: bool `[batch, 1 + sequence]`, whether more documents have begun than the bound.
+        too_long: bool `[batch, 1 + sequence]`, whether a document begins that has more tokens than the bound.
     """
 
+    bounds: StaticBounds
     ids: Tensor
-    places: Tensor
-    tokens: Tensor
+    numbers: Tensor
+    first: Tensor
     begins: Tensor
-    rank: Tensor
-    slot: Tensor
-    lengths: Tensor
-    codes: Tensor
+    begun: Tensor
+    too_many: Tensor
+    too_long: Tensor
+
+    @property
+    def places(self) -> Tensor:
+        """0, 1, ..., as many as a row has places."""
+        return self.numbers[1 : self.ids.shape[1]]
 
     @property
     def kept(self) -> Tensor:
-        """Whether a token of a document stands here."""
-        return self.tokens > 0
+        """Whether a token of a document stands at a place of the row."""
+        return self.ids[:, 1:] > 0
 
-    @property
-    def starts(self) -> Tensor:
-        """Where each document begins, by slot; the row length where there is none."""
-        sequence = self.ids.shape[1]
-        table = torch.full_like(self.lengths, sequence)
-        return table.scatter_reduce(1, self.slot, self.places.where(self.begins, sequence), "amin")
+    def spans(self) -> tuple[Tensor, Tensor]:
+        """Give where the document around each place of the row begins and ends; the place, where there is none."""
+        width = self.ids.shape[1]
+        own, next_places = (self.numbers[start : start + width].expand_as(self.ids) for start in (0, 1))
+        # The greatest end so far is that of the document around, or the place itself. The last of equal ones counts.
+        stops, starts = own.scatter_reduce(1, self.first, next_places, "amax")[:, 1:].cummax(1)
+        return starts, stops
 
-    @property
-    def own_starts(self) -> Tensor:
-        """Where the document that has begun begins; 0 before the first."""
-        return (self.begins * self.places).cummax(1).values
-
-    @property
-    def own_stops(self) -> Tensor:
-        """Where the document that has begun has ended; 0 before the first."""
-        return torch.zeros_like(self.lengths).scatter_reduce(1, self.slot, self.tokens, "amax").gather(1, self.slot)
+    def runs(self) -> Tensor:
+        """Give where the run of equal ids begins in which each place of the row stands."""
+        return ((self.ids[:, 1:] != self.ids[:, :-1]) * self.places).cummax(1).values
 
 
 def raise_if_invalid(status: Tensor, field: str = "document_ids") -> None:
@@ -153,27 +153,21 @@ def scan_static(document_ids: Tensor, bounds: StaticBounds) -> StaticScan:
         EncodingError: the bounds are none.
 
     Example:
-        >>> scan_static(torch.tensor([[7, 7, 0, 4]]), StaticBounds(2, 4, 4)).rank
-        tensor([[1, 1, 1, 2]])
+        >>> scan_static(torch.tensor([[7, 7, 0, 4]]), StaticBounds(2, 4, 4)).first
+        tensor([[0, 1, 1, 0, 4]])
     """
     _require_bounds(bounds)
     require_ids_form(document_ids, "document_ids")
-    ids = document_ids.to(torch.int64)
-    # With a place of no document before each row, all that is asked of the place before has an answer.
-    padded = pad(ids, (1, 0))
-    kept, places = padded.clamp(0, 1), torch.arange(padded.shape[1], device=ids.device)
-    tokens = kept * places
-    # The id of the last token so far changes where a document begins, and nowhere else.
-    latest = padded.gather(1, tokens.cummax(1).values)
-    begins = latest[:, 1:] != latest[:, :-1]
-    rank = begins.cumsum(1)
-    slot = rank.clamp(max=bounds.documents + 1)
-    lengths = ids.new_zeros(ids.shape[0], bounds.documents + 2).scatter_add(1, slot, kept[:, 1:])
-    too_long = (lengths[:, :-1] > bounds.longest) * StaticRule.TOO_LONG.value
-    codes = pad(too_long, (0, 1), value=StaticRule.TOO_MANY_DOCUMENTS.value).gather(1, slot)
-    codes = codes.masked_fill(_returning(ids, begins), StaticRule.RETURNING_ID)
-    codes = codes.masked_fill(ids < 0, StaticRule.NEGATIVE_ID)
-    return StaticScan(ids, places[:-1], tokens[:, 1:], begins, rank, slot, lengths, codes)
+    ids = pad(document_ids.to(torch.int64), (1, 0))
+    numbers = torch.arange(-1, max(ids.shape[1], bounds.segments) + 2, device=ids.device)
+    ordered, order = ids.sort(dim=1, stable=True)
+    first = order.gather(1, torch.searchsorted(ordered, ids))
+    none, one = (numbers[number : number + 1].expand_as(ids) for number in (1, 2))
+    lengths = none.scatter_add(1, first, one)
+    longest = min(bounds.longest, ids.shape[1])
+    begins, too_long = (lengths[..., None] > numbers[1 : longest + 2 : longest]).unbind(-1)
+    begun = begins.cumsum(1)
+    return StaticScan(bounds, ids, numbers, first, begins, begun, begun > bounds.documents + 1, too_long)
 
 
 def static_gathered_rows(
@@ -196,10 +190,17 @@ def static_gathered_rows(
         tensor([[ 0,  1,  3, -1]], dtype=torch.int32)
     """
     scan = _as_scan(document_ids, bounds)
-    indices = scan.tokens - 1  # which is what marks the others: -1
-    unused = torch.arange(bounds.documents + 1, device=scan.ids.device) > scan.rank[:, -1:]
-    offsets = scan.lengths[:, :-1].cumsum(1, dtype=torch.int32).masked_fill(unused, UNUSED_OFFSET)
-    return GatheredRows(indices, offsets, bounds.longest), _status(scan)
+    kept = scan.ids > 0
+    indices = scan.places.where(kept[:, 1:], scan.numbers[:1])
+    # As wide as any row needs, so that a bound that is exceeded is no index out of range.
+    width = max(scan.ids.shape[1], bounds.documents) + 2
+    unused = scan.numbers[:1].view(torch.int32)[:1].expand(len(kept), width)
+    offsets = unused.scatter_reduce(1, scan.begun, kept.cumsum(1, dtype=torch.int32), "amax")[
+        :, 1 : bounds.documents + 2
+    ]
+    # Of a token whose id comes back, the last place with the greatest start so far is an earlier one.
+    returning = scan.first.cummax(1).indices[:, 1:] <= indices
+    return GatheredRows(indices, offsets, bounds.longest), _status(scan, {StaticRule.RETURNING_ID: returning})
 
 
 def static_gathered_flat(
@@ -233,22 +234,18 @@ def static_gathered_flat(
         raise EncodingError(Problem("tail", "is no tail", "value", value=repr(tail), remedy=remedy))
     scan = _as_scan(document_ids, bounds)
     kept = scan.kept
-    indices = torch.argsort((~kept).flatten().to(torch.uint8), stable=True)
-    counts = scan.rank[:, -1]
-    number = scan.rank + (counts.cumsum(0) - counts)[:, None]
-    slots = scan.ids.new_zeros(bounds.segments + 2)
-    lengths = slots.scatter_add(0, number.clamp(max=bounds.segments + 1).flatten(), kept.flatten().to(torch.int64))
-    offsets = lengths[:-1].cumsum(0)
-    beyond_bound = scan.begins & (number > bounds.segments)
+    indices = kept.view(torch.uint8).flatten().argsort(descending=True, stable=True)
+    number = scan.begins[:, 1:].flatten().cumsum(0)
+    tokens = pad(kept.flatten().cumsum(0, dtype=torch.int32), (1, 0))
+    offsets = tokens[torch.searchsorted(number, scan.numbers[2 : bounds.segments + 3])]
+    beyond_bound = number > bounds.segments
     if tail == "padding":
         # How many entries each one is beyond the offset where the last document ends.
-        beyond = torch.arange(bounds.segments + 1, device=offsets.device) - counts.sum()
-        total = scan.ids.numel()
-        cut = (offsets[-1] + beyond * bounds.longest).clamp(max=total)
-        offsets = torch.where(beyond > 0, cut, offsets)
-        beyond_bound = beyond_bound | (~kept & (offsets[-1] < total))
-    status = _status(scan, {StaticRule.TOO_MANY_SEGMENTS: beyond_bound})
-    return GatheredFlat(indices, offsets.to(torch.int32), bounds.longest), status
+        beyond = scan.numbers[1 : bounds.segments + 2] - number[-1:]
+        offsets = (offsets + beyond.clamp(min=0) * bounds.longest).clamp(max=kept.numel()).to(torch.int32)
+        beyond_bound = beyond_bound | (~kept.flatten() & (offsets[-1] < kept.numel()))
+    faults = {StaticRule.RETURNING_ID: _returning(scan), StaticRule.TOO_MANY_SEGMENTS: beyond_bound.view_as(kept)}
+    return GatheredFlat(indices, offsets, bounds.longest), _status(scan, faults)
 
 
 def static_physical_offsets(
@@ -273,16 +270,14 @@ def static_physical_offsets(
         tensor([0, 2, 3, 5, 6, 6, 6], dtype=torch.int32)
     """
     scan = _as_scan(document_ids, bounds)
-    kept = scan.kept
-    changes = pad(scan.ids[:, 1:] != scan.ids[:, :-1], (1, 0), value=True)
-    within = scan.places - (changes * scan.places).cummax(1).values
-    begins = changes.where(kept, within % bounds.longest == 0)
+    runs = scan.runs()
+    begins = (scan.places - runs) % bounds.longest == 0
     count = begins.flatten().cumsum(0)
-    numbers = torch.arange(1, bounds.segments + 2, device=count.device)
-    offsets = torch.searchsorted(count, numbers, out_int32=True)
+    offsets = torch.searchsorted(count, scan.numbers[2 : bounds.segments + 3], out_int32=True)
     faults = {
-        StaticRule.HOLE: _holes(scan, kept),
-        StaticRule.TOO_MANY_SEGMENTS: (count > bounds.segments).view_as(kept),
+        StaticRule.RETURNING_ID: _returning(scan),
+        StaticRule.HOLE: _after_holes(scan, runs),
+        StaticRule.TOO_MANY_SEGMENTS: (count > bounds.segments).view_as(runs),
     }
     return PhysicalFlat(offsets, bounds.longest), _status(scan, faults)
 
@@ -305,13 +300,16 @@ def static_thd_lengths(document_ids: Tensor | StaticScan, bounds: StaticBounds) 
         tensor([[    3,     2, -1000]])
     """
     scan = _as_scan(document_ids, bounds)
-    used = torch.arange(bounds.documents, device=scan.ids.device) < scan.rank[:, -1:]
-    real = torch.where(used, scan.lengths[:, 1:-1], UNUSED_LENGTH)
-    starts = scan.starts
-    padded = torch.where(used, starts[:, 2:] - starts[:, 1:-1], UNUSED_LENGTH)
+    begun, kept = scan.begun[:, 1:], scan.kept
+    unused = torch.full((len(kept), max(kept.shape[1], bounds.documents) + 2), UNUSED_LENGTH, device=kept.device)
+    real, padded = (
+        unused.scatter_reduce(1, begun, each, "sum", include_self=False)[:, 2 : bounds.documents + 2]
+        for each in (kept.to(torch.int64), scan.numbers[2:3].expand_as(begun))
+    )
     faults = {
-        StaticRule.HOLE: _holes(scan, scan.kept),
-        StaticRule.LEADING_PADDING: (scan.rank == 0) & (scan.rank[:, -1:] > 0),
+        StaticRule.RETURNING_ID: _returning(scan),
+        StaticRule.HOLE: _after_holes(scan, scan.runs()),
+        StaticRule.LEADING_PADDING: (begun == 1) & (begun[:, -1:] > 1),
     }
     return THDLengths(real, padded), _status(scan, faults)
 
@@ -333,9 +331,9 @@ def static_segment_index(
         tensor([[ 0,  0,  1, -1]], dtype=torch.int32)
     """
     scan = _as_scan(document_ids, bounds)
-    kept = scan.kept
-    index = (scan.rank * kept - 1).to(torch.int32)
-    return SegmentIndex(index), _status(scan, {StaticRule.HOLE: _holes(scan, kept)})
+    index = (scan.begun[:, 1:] - 2).where(scan.kept, scan.numbers[:1]).to(torch.int32)
+    faults = {StaticRule.RETURNING_ID: _returning(scan), StaticRule.HOLE: _after_holes(scan, scan.runs())}
+    return SegmentIndex(index), _status(scan, faults)
 
 
 def static_position_ids(
@@ -358,8 +356,11 @@ def static_position_ids(
     """
     start = require_count(start, "start", START_REMEDY)
     scan = _as_scan(document_ids, bounds)
-    inside = scan.places < scan.own_stops
-    return (scan.places + start - scan.own_starts) * inside, _status(scan)
+    starts, stops = scan.spans()
+    positions = scan.places - starts
+    if start:
+        positions = positions.add(stops > scan.places, alpha=start)
+    return positions, _status(scan, {StaticRule.RETURNING_ID: _returning(scan)})
 
 
 def static_block_causal_mask(
@@ -390,12 +391,13 @@ def static_block_causal_mask(
     if dtype != torch.bool and not dtype.is_floating_point:
         raise EncodingError(Problem("dtype", "is no mask dtype", "dtype", value=dtype))
     scan = _as_scan(document_ids, bounds)
-    places, ids = scan.places, scan.ids[:, None]
+    places, ids = scan.places, scan.ids[:, None, 1:]
     visible = sees(ids[..., None], ids[..., None, :], places[:, None], places, window=window)
+    status = _status(scan, {StaticRule.RETURNING_ID: _returning(scan)})
     if dtype == torch.bool:
-        return visible, _status(scan)
+        return visible, status
     mask = torch.full(visible.shape, torch.finfo(dtype).min, dtype=dtype, device=visible.device)
-    return mask.masked_fill(visible, 0.0), _status(scan)
+    return mask.masked_fill(visible, 0.0), status
 
 
 def static_block_mask(
@@ -433,12 +435,17 @@ def static_block_mask(
     mask = assemble(
         *(_ordered(each) for each in (partial, full, partial.mT, full.mT)),
         device=scan.ids.device,
-        sequence=scan.ids.shape[1],
+        sequence=len(scan.places),
         block_size=sizes,
-        mask_function=mask_function(scan.ids.to(torch.int32), window=window, causal=causal),
+        mask_function=mask_function(scan.ids[:, 1:].to(torch.int32), window=window, causal=causal),
     )
-    return mask, _status(scan)
+    return mask, _status(scan, {StaticRule.RETURNING_ID: _returning(scan)})
 
+
+_LITTLE: Final = sys.byteorder == "little"
+_HIGH_BYTE: Final = 7 if _LITTLE else 0
+_LOW_HALF: Final = 0 if _LITTLE else 1
+"""Which byte of an int64 holds its sign, and which half the number: to view them starts no kernel."""
 
 _ID: Final = "Use 0 for padding and a positive number for each document."
 _BOUND: Final = "Give a greater bound, or fewer or shorter documents: nothing is truncated."
@@ -451,7 +458,7 @@ _FAULTS: Final[dict[StaticRule, tuple[type[PackingError], str, str]]] = {
     ),
     StaticRule.HOLE: (
         DocumentIdsError,
-        "a hole: zero inside a document, which lengths and offsets over the padded rows cannot express",
+        "the document goes on after a hole, zeros inside it, which lengths and offsets over padded rows cannot express",
         "Use NEAT metadata or a mask, which leave holes out.",
     ),
     StaticRule.LEADING_PADDING: (
@@ -467,41 +474,54 @@ _FAULTS: Final[dict[StaticRule, tuple[type[PackingError], str, str]]] = {
 
 def _as_scan(document_ids: Tensor | StaticScan, bounds: StaticBounds) -> StaticScan:
     _require_bounds(bounds)
-    return document_ids if isinstance(document_ids, StaticScan) else scan_static(document_ids, bounds)
+    if not isinstance(document_ids, StaticScan):
+        return scan_static(document_ids, bounds)
+    if not document_ids.bounds == bounds:  # noqa: SIM201 - `!=` of dataclasses cannot be traced
+        remedy = "Give the bounds of the scan."
+        raise EncodingError(Problem("bounds", "are not those of the scan", "value", value=bounds, remedy=remedy))
+    return document_ids
 
 
 def _require_bounds(bounds: object) -> None:
     require_instance(bounds, StaticBounds, "bounds", "Give StaticBounds(documents, segments, longest).")
 
 
-def _returning(ids: Tensor, begins: Tensor) -> Tensor:
-    """Mark where a document begins whose id stood earlier in the row."""
-    ordered, order = ids.sort(dim=1, stable=True)
-    first = torch.ones_like(begins).scatter(1, order[:, 1:], ordered[:, 1:] != ordered[:, :-1])
-    return begins > first
+def _returning(scan: StaticScan) -> Tensor:
+    """Mark tokens whose id stood before another id began."""
+    return torch.logical_and(scan.first, scan.first.cummax(1).values > scan.first)[:, 1:]
 
 
-def _holes(scan: StaticScan, kept: Tensor) -> Tensor:
-    return kept < (scan.places < scan.own_stops)
+def _after_holes(scan: StaticScan, runs: Tensor) -> Tensor:
+    """Mark tokens whose id stood before the run of ids in which they stand."""
+    first = scan.first[:, 1:]
+    return torch.logical_and(first, first <= runs)
 
 
-def _status(scan: StaticScan, faults: Mapping[StaticRule, Tensor] = MappingProxyType({})) -> Tensor:
-    """Tell the first place where a rule is broken, one of the scan or one that the encoding adds."""
-    codes, sequence = scan.codes, scan.ids.shape[1]
-    for rule, wrong in faults.items():
-        codes = codes.masked_fill(wrong, rule)
-    first = (codes != 0).view(torch.uint8).flatten().argmax(0, keepdim=True)
-    code, value = codes.flatten().gather(0, first), scan.ids.flatten().gather(0, first).clamp(-(2**31), 2**31 - 1)
-    return torch.cat([code, first // sequence, first % sequence, value]).to(torch.int32)
+def _status(scan: StaticScan, faults: Mapping[StaticRule, Tensor]) -> Tensor:
+    """Tell the first place where a rule is broken, a bound or one of the faults of the encoding."""
+    values = scan.ids[:, 1:].clamp(-(2**31), 2**31 - 1)
+    fine = scan.too_many[:, :1].expand_as(values)
+    marks = {
+        StaticRule.NEGATIVE_ID: values.view(torch.uint8)[:, _HIGH_BYTE::8],
+        StaticRule.TOO_MANY_DOCUMENTS: scan.too_many[:, 1:],
+        StaticRule.TOO_LONG: scan.too_long[:, 1:],
+        **faults,
+    }
+    marked = torch.stack([marks.get(rule, fine).view(torch.uint8) for rule in StaticRule], -1)
+    # The place and the rule of the first mark; where there is none, zeros, which are the first place, and no rule.
+    found = marked.nonzero_static(size=1, fill_value=0)
+    where = found.view(torch.int32)[0, _LOW_HALF::2]
+    value = values[found[:, 0], found[:, 1]].view(torch.int32)[_LOW_HALF::2]
+    return torch.cat([where[2:], where[:2], value])
 
 
 def _visible_blocks(
     scan: StaticScan, query_size: int, key_size: int, window: int | None, causal: bool
 ) -> VisibleBlocks:
-    sequence, places, kept = scan.ids.shape[1], scan.places, scan.kept
-    until = scan.tokens.cummax(1).values - 1
+    sequence, places, kept = len(scan.places), scan.places, scan.kept
+    until = places.where(kept, -1).cummax(1).values
     after = places.where(kept, sequence).flip(1).cummin(1).values.flip(1)
-    starts, stops = scan.own_starts, scan.own_stops
+    starts, stops = scan.spans()
     lowest, highest = seen_range(places.expand_as(starts), starts, stops, window=window, causal=causal)
 
     begins = torch.arange(0, sequence, query_size, device=scan.ids.device)

@@ -22,31 +22,27 @@ def tail_offsets(rows: list[list[int]], longest: int) -> list[int]:
     return [*range(kept + longest, places, longest), places] if kept < places else []
 
 
-def first_fault(rows: list[list[int]], documents: int, longest: int) -> tuple[str, int, int, int] | None:
-    """Give the first place of the batch at which an id is wrong or begins what exceeds a bound."""
+def first_fault(
+    rows: list[list[int]], documents: int, longest: int, *, holes: bool = True, leading: bool = True
+) -> tuple[str, int, int, int] | None:
+    """Give the first place of the batch at which an id is wrong, or begins what exceeds a bound."""
     for row, ids in enumerate(rows):
-        begun: list[int] = []
-        latest = 0
         for place, number in enumerate(ids):
-            if number < 0:
-                return "NEGATIVE_ID", row, place, number
-            if number in (0, latest):
-                continue
-            if number in begun:
-                return "RETURNING_ID", row, place, number
-            begun.append(number)
-            latest = number
-            if len(begun) > documents:
-                return "TOO_MANY_DOCUMENTS", row, place, number
-            if own_tokens(ids[place:]) > longest:
-                return "TOO_LONG", row, place, number
+            before = ids[:place]
+            begun = order(before)
+            first = number != 0 and number not in begun
+            broken = {
+                "NEGATIVE_ID": number < 0,
+                "RETURNING_ID": number in begun and number != begun[-1],
+                "HOLE": not holes and number in begun and before[-1] == 0,
+                "LEADING_PADDING": not leading and number == 0 and not begun and any(ids),
+                "TOO_MANY_DOCUMENTS": first and len(begun) == documents,
+                "TOO_LONG": first and ids.count(number) > longest,
+            }
+            for rule, is_broken in broken.items():
+                if is_broken:
+                    return rule, row, place, number
     return None
-
-
-def own_tokens(ids: list[int]) -> int:
-    """Count the tokens of the document that begins first, up to where another one begins."""
-    others = [place for place, number in enumerate(ids) if number > 0 and number != ids[0]]
-    return ids[: min(others, default=len(ids))].count(ids[0])
 
 
 def longest(rows: list[list[int]]) -> int:

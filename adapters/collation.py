@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -101,18 +101,17 @@ def _tokens(documents: Sequence[Tensor], plan: RowPlan, layout: _Layout) -> list
     Raises:
         PlanError: with every document that is not as the plan knows it.
     """
-    indices: list[int] = plan.documents[layout.pieces].tolist()
-    starts: list[int] = plan.starts[layout.pieces].tolist()
-    stops: list[int] = plan.stops[layout.pieces].tolist()
-    lengths: list[int] = plan.lengths[plan.documents[layout.pieces]].tolist()
+    numbers, starts, stops = plan.documents[layout.pieces], plan.starts[layout.pieces], plan.stops[layout.pieces]
+    lengths = plan.lengths[numbers]
+    indices: list[int] = numbers.tolist()
     whole = {index: documents[index] for index in dict.fromkeys(indices)}
-    problems = _document_problems(whole, dict(zip(indices, lengths, strict=True)))
+    problems = _document_problems(whole, dict(zip(indices, lengths.tolist(), strict=True)))
     if problems:
         raise PlanError(*problems)
-    return [
-        whole[index] if stop - start == length else whole[index][start:stop]
-        for index, start, stop, length in zip(indices, starts, stops, lengths, strict=True)
-    ]
+    tokens = [whole[index] for index in indices]
+    for piece in (stops - starts < lengths).nonzero()[0].tolist():
+        tokens[piece] = tokens[piece][starts[piece] : stops[piece]]
+    return tokens
 
 
 def _fill(tokens: list[Tensor], layout: _Layout, pad_token_id: int, device: torch.device) -> Tensor:
@@ -185,12 +184,12 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
     return numbers
 
 
-def _document_problems(documents: dict[int, Tensor], lengths: dict[int, int]) -> list[Problem]:
+def _document_problems(documents: Mapping[int, object], lengths: Mapping[int, int]) -> list[Problem]:
     """List the documents that are not as the plan knows them; none is read from its device, but uint64."""
     devices: dict[torch.device, int] = {}
     problems: list[Problem] = []
     for index, document in documents.items():
-        if not isinstance(cast("object", document), Tensor):
+        if not isinstance(document, Tensor):
             found = type(document).__name__
             problems.append(Problem("documents", "must be a torch.Tensor", "type", index, value=found))
         elif document.dtype not in INTEGER_DTYPES or document.layout is not torch.strided or document.ndim != 1:

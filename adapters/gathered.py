@@ -147,15 +147,18 @@ def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
         tensor([[ 0, -1,  2,  3]])
     """
     segments = as_segments(document_ids)
-    indices = np.empty((segments.batch, segments.sequence), np.int64)
-    indices[:] = np.arange(segments.sequence)
+    indices = np.arange(segments.sequence)[None]
+    if segments.batch > 1:
+        indices = indices.repeat(segments.batch, axis=0)
     flat = indices.ravel()
-    if segments.few is not None and segments.in_order:
-        offsets, longest = _row_offsets_of_few(segments.few, segments.batch, segments.sequence)
-    else:
-        offsets, longest = _row_offsets(segments.documents)
     for start, stop in segments.blanks:
         flat[start:stop] = UNUSED_OFFSET
+    if not segments.in_order:
+        offsets, longest = _row_offsets(segments.documents), segments.longest
+    elif segments.few is None:
+        offsets, longest = _row_offsets_in_order(segments), segments.longest
+    else:
+        offsets, longest = _row_offsets_of_few(segments.few, segments.batch, segments.sequence)
     return GatheredRows(segments.tensor(indices), segments.tensor(offsets), longest)
 
 
@@ -332,31 +335,42 @@ def _require_documents(longest: int, remedy: str) -> None:
         raise DocumentIdsError(Problem("attention_mask", message, "value", remedy=remedy))
 
 
-def _row_offsets(documents: Documents) -> tuple[npt.NDArray[np.int32], int]:
-    """Give the offsets of the documents of each row, and the tokens of the longest."""
+def _row_offsets(documents: Documents) -> npt.NDArray[np.int32]:
+    """Give the offsets of the documents of each row."""
     used = np.arange(int(documents.counts.max())) < documents.counts[:, None]
     offsets = np.zeros((used.shape[0], used.shape[1] + 1), np.int32)
     offsets[:, 1:][used] = documents.lengths
     np.cumsum(offsets, axis=1, dtype=np.int32, out=offsets)
     offsets[:, 1:][~used] = UNUSED_OFFSET
-    return offsets, documents.longest
+    return offsets
+
+
+def _row_offsets_in_order(segments: Segments) -> npt.NDArray[np.int32]:
+    """Do the same for runs in order: with padding at the end of rows alone, a token has one place in both counts."""
+    heads = segments.row_bounds
+    counts = heads[1:] - heads[:-1] - (segments.ids.take(heads[1:] - 1) == 0)
+    column = np.arange(int(counts.max()) + 1)
+    offsets = segments.bounds.take(heads[:-1, None] + column, mode="clip")
+    offsets -= segments.sequence * np.arange(segments.batch)[:, None]
+    offsets[column > counts[:, None]] = UNUSED_OFFSET
+    return offsets.astype(np.int32)
 
 
 def _row_offsets_of_few(
     runs: Sequence[tuple[int, int, int]], batch: int, sequence: int
 ) -> tuple[npt.NDArray[np.int32], int]:
-    """Do the same for few runs that are in order, so that each is a document or padding."""
+    """Do the same for few runs in order, each of which is a document or padding, and give the longest document."""
     rows: list[list[int]] = [[0] for _ in range(batch)]
-    lengths = [0]
+    longest = 0
     for number, start, stop in runs:
         if number:
-            offsets = rows[start // sequence]
-            offsets.append(offsets[-1] + stop - start)
-            lengths.append(stop - start)
+            row = start // sequence
+            rows[row].append(stop - row * sequence)
+            longest = max(longest, stop - start)
     width = max(map(len, rows))
     for offsets in rows:
         offsets += [UNUSED_OFFSET] * (width - len(offsets))
-    return np.array(rows, np.int32), max(lengths)
+    return np.array(rows, np.int32), longest
 
 
 def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import INT64_MAX, require_count, require_instance
 from neatpack.adapters.segments import Segments, as_segments, to_tensor
-from neatpack.adapters.visibility import fill_visible, require_chunk, require_window, visible_squares
+from neatpack.adapters.visibility import VisibleSquare, fill_visible, require_chunk, require_window, visible_squares
 from neatpack.contracts.errors import EncodingError, Problem
 
 MASK_BYTES_LIMIT: Final = 2**33
@@ -131,9 +132,7 @@ def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
 def _visible(segments: Segments, window: int | None, chunk: int | None) -> Tensor:
     sequence = segments.sequence
     visible = _none_visible((segments.batch, 1, sequence, sequence), segments.device)
-    for square in visible_squares(segments, chunk=chunk):
-        places = slice(square.start, square.stop)
-        fill_visible(visible[square.row, 0, places, places], window)
+    _fill_squares(visible, list(visible_squares(segments, chunk=chunk)), window)
     for hole in segments.holes.tolist():
         row, start = segments.locate(hole)
         places = slice(start, start + int(segments.lengths[hole]))
@@ -141,6 +140,22 @@ def _visible(segments: Segments, window: int | None, chunk: int | None) -> Tenso
         visible[row, 0, :, places] = False
     visible.diagonal(dim1=-2, dim2=-1).fill_(True)
     return visible
+
+
+def _fill_squares(visible: Tensor, squares: Sequence[VisibleSquare], window: int | None) -> None:
+    """Fill the largest square, and copy its corner into the others."""
+    if not squares:
+        return
+    largest = max(squares, key=lambda square: square.stop - square.start)
+    # Numpy takes less time than torch for small squares, and both are written to in the same way.
+    planes = cast("Tensor", visible.numpy()) if visible.is_cpu else visible
+    places = slice(largest.start, largest.stop)
+    fill_visible(visible[largest.row, 0, places, places], window)
+    filled = planes[largest.row, 0, places, places]
+    for square in squares:
+        if square is not largest:
+            places, size = slice(square.start, square.stop), square.stop - square.start
+            planes[square.row, 0, places, places] = filled[:size, :size]
 
 
 def _none_visible(shape: tuple[int, ...], device: torch.device) -> Tensor:

@@ -102,15 +102,13 @@ def physical_bounds(
     require_padding_segments(padding)
     _require_longest_padding(longest_padding, padding)
     require_no_holes(segments)
-    bounds = segments.bounds.astype(np.int32)
     if padding == "run":
-        return bounds, int(segments.lengths.max())
+        return segments.bounds.astype(np.int32), int(segments.lengths.max())
     if longest_padding is None:
         longest = max(segments.longest, 1)
-        return _cut(bounds, longest), longest
-    padded = int((segments.lengths * (segments.ids == 0)).max())
-    cut = _cut(bounds, longest_padding, segments.ids == 0)
-    return cut, max(segments.longest, min(padded, longest_padding))
+        return _cut(segments, longest), longest
+    padded = int(segments.lengths.take(segments.zeros).max(initial=0))
+    return _cut(segments, longest_padding), max(segments.longest, min(padded, longest_padding))
 
 
 def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor]:
@@ -145,16 +143,18 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     opens = flags_for(flat.size)
     np.equal(flat, 0, out=opens[: flat.size])
     bounds = bounds_of(opens, flat.size, sequence)
-    starts = bounds[:-1]
-    steps = bounds[1:] - 1 - starts
-    (wrong,) = (flat[starts] + steps != flat[starts + steps]).nonzero()
+    lengths = bounds[1:] - bounds[:-1]
+    lasts = lengths - 1
+    if np.count_nonzero(flat[::sequence]):  # At the head of a row alone, a document goes on from another position.
+        lasts += flat.take(bounds[:-1])
+    (wrong,) = (lasts != flat.take(bounds[1:] - 1)).nonzero()
     if wrong.size:
         row, position = divmod(int(bounds[wrong[0] + 1]) - 1, sequence)
-        message = f"positions do not rise by one over the {steps[wrong[0]] + 1} tokens that end here"
+        message = f"positions do not rise by one over the {lengths[wrong[0]]} tokens that end here"
         remedy = "Give text positions that restart at 0 in each document, or derive offsets from document ids."
         value = int(positions[row, position])
         raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
-    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), int(steps.max()) + 1)
+    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), int(lengths.max()))
 
 
 def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:
@@ -224,19 +224,16 @@ def _require_longest_padding(longest_padding: object, padding: PaddingSegments) 
         raise EncodingError(Problem("longest_padding", message, "disagreement", value=longest_padding, remedy=remedy))
 
 
-def _cut(
-    bounds: npt.NDArray[np.int32], longest: int, padding: npt.NDArray[np.bool_] | None = None
-) -> npt.NDArray[np.int32]:
-    """Add boundaries so that no padding is longer than `longest`; None where no document is, so that all may be cut."""
-    too_long = bounds[1:] - bounds[:-1] > longest
-    (long,) = (too_long if padding is None else too_long & padding).nonzero()
-    if not long.size:
-        return bounds
-    pairs = zip(bounds[long].tolist(), bounds[long + 1].tolist(), strict=True)
-    inside = [np.arange(start + longest, end, longest, dtype=np.int32) for start, end in pairs]
-    cut = np.concatenate([bounds, *inside])
-    cut.sort(kind="stable")
-    return cut
+def _cut(segments: Segments, longest: int) -> npt.NDArray[np.int32]:
+    """Give the bounds, and more of them where padding is longer than `longest`."""
+    bounds = segments.bounds.astype(np.int32)
+    long = segments.zeros[segments.lengths.take(segments.zeros) > longest]
+    parts: list[npt.NDArray[np.int32]] = []
+    done = 0
+    for stop, first, last in zip((long + 1).tolist(), bounds[long].tolist(), bounds[long + 1].tolist(), strict=True):
+        parts += [bounds[done:stop], np.arange(first + longest, last, longest, dtype=np.int32)]
+        done = stop
+    return np.concatenate([*parts, bounds[done:]]) if parts else bounds
 
 
 def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: object) -> list[Problem]:

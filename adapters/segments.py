@@ -34,6 +34,8 @@ INTEGER_DTYPES: Final = frozenset(
     )
 )
 
+_CPU: Final = torch.device("cpu")
+
 FEW_RUNS: Final = 64
 """Up to so many runs, a loop over Python's ints takes less time than calls of numpy do."""
 
@@ -114,6 +116,12 @@ class Segments:
         return self.ids.nonzero()[0]
 
     @cached_property
+    def zeros(self) -> Integers:
+        """Indices of the runs of zeros, padding or hole."""
+        zeros: Integers = (self.ids == 0).nonzero()[0]
+        return zeros
+
+    @cached_property
     def few(self) -> Sequence[tuple[int, int, int]] | None:
         """The id, the start and the stop of each run as Python's ints where there are few of them, and else None."""
         if self.ids.size > FEW_RUNS:
@@ -130,9 +138,10 @@ class Segments:
         if self.few is not None:
             return _few_in_order(self.few, self.sequence)
         # Less one and without a sign, zero is greater than every id.
-        ranked = (self.ids - 1).astype(np.uint64)
+        ranked = (self.ids - 1).view(np.uint64)
         (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
-        return bool(self.ids.min() >= 0) and not np.count_nonzero(self.bounds[falls + 1] % self.sequence)
+        within_rows = self.bounds.take(falls + 1) % self.sequence
+        return not np.count_nonzero(within_rows) and not np.count_nonzero(self.ids < 0)
 
     @cached_property
     def owners(self) -> Integers:
@@ -160,9 +169,11 @@ class Segments:
     @cached_property
     def longest(self) -> int:
         """Tokens of the longest document, holes left out; 0 where there is no document."""
-        if self.in_order:
-            return int((self.lengths * (self.ids != 0)).max())
-        return self.documents.longest
+        if not self.in_order:
+            return self.documents.longest
+        lengths = self.lengths.copy()
+        lengths.put(self.zeros, 0)
+        return int(lengths.max())
 
     @cached_property
     def holes(self) -> Integers:
@@ -178,14 +189,13 @@ class Segments:
         """The start and the stop of each run of zeros, padding or hole, as Python's ints."""
         if self.few is not None:
             return [(start, stop) for number, start, stop in self.few if not number]
-        (zeros,) = (self.ids == 0).nonzero()
-        return list(zip(self.bounds[zeros].tolist(), self.bounds[zeros + 1].tolist(), strict=True))
+        starts, stops = self.bounds.take(self.zeros), self.bounds.take(self.zeros + 1)
+        return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
     @cached_property
     def padding(self) -> Integers:
         """Indices of the runs of zeros that stand between documents, before the first or after the last."""
-        (zeros,) = (self.ids == 0).nonzero()
-        return np.setdiff1d(zeros, self.holes, assume_unique=True) if self.holes.size else zeros
+        return np.setdiff1d(self.zeros, self.holes, assume_unique=True) if self.holes.size else self.zeros
 
     def locate(self, segment: int) -> tuple[int, int]:
         """Give the row and the position of the first place of a run."""
@@ -259,10 +269,8 @@ def as_segments(document_ids: Tensor | Segments, *, field: str = "document_ids")
 
 def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
     """Give integer or bool tensors as arrays: without a copy on the CPU, in one read together from a device."""
-    if all(map(_lies_on_host, tensors)):
-        return [tensor.numpy() for tensor in tensors]
-    if len(tensors) == 1:
-        return [tensors[0].cpu().numpy()]
+    if len(tensors) == 1 or all(map(_lies_on_host, tensors)):
+        return [tensor.cpu().numpy() for tensor in tensors]
     joined = torch.cat([tensor.reshape(-1).to(torch.int64) for tensor in tensors]).cpu().numpy()
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
     return [
@@ -279,7 +287,7 @@ def _lies_on_host(tensor: Tensor) -> bool:
 def to_tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Bring an array to a device; on the CPU the memory is shared."""
     tensor = torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
-    return tensor if device.type == "cpu" else tensor.to(device)
+    return tensor if device == _CPU else tensor.to(device)
 
 
 def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segments:
@@ -288,7 +296,7 @@ def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segme
     opens = flags_for(flat.size)
     np.not_equal(flat[1:], flat[:-1], out=opens[1 : flat.size])
     bounds = bounds_of(opens, flat.size, sequence)
-    return Segments(batch, sequence, device, bounds, flat[bounds[:-1]].astype(np.int64, copy=False))
+    return Segments(batch, sequence, device, bounds, flat.take(bounds[:-1]).astype(np.int64, copy=False))
 
 
 def flags_for(places: int) -> npt.NDArray[np.bool_]:
@@ -302,12 +310,14 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
     opens[: places + 1 : sequence] = True
     if places < MANY_PLACES:
         return opens.nonzero()[0]
-    words = np.frombuffer(opens, np.uint64)
+    words = opens.view(np.uint64)
     (some,) = (words != 0).nonzero()
     if some.size > words.size // 4:
         return opens.nonzero()[0]
-    (inside,) = np.frombuffer(words[some], np.bool_).nonzero()
-    bounds: Integers = (some * 8)[inside >> 3] + (inside & 7)
+    bounds: Integers = words.take(some).view(np.bool_).nonzero()[0]
+    word = bounds >> 3
+    bounds &= 7
+    bounds += (some << 3).take(word)
     return bounds
 
 

@@ -144,6 +144,8 @@ def visible_squares(segments: Segments, *, chunk: int | None = None) -> Iterator
 def fill_visible(plane: Tensor, window: int | None = None) -> None:
     """Set the square of one document, bool `[n, n]`, to what its tokens see of each other, as if it had no hole.
 
+    What the first `m` see of each other is the square of a document of `m` tokens.
+
     Example:
         >>> import torch
         >>> plane = torch.zeros(3, 3, dtype=torch.bool)

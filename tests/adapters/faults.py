@@ -135,16 +135,16 @@ def written_in_place(original: Callable[..., Sequence[npt.NDArray[Any]]]) -> Cal
     return planted
 
 
-def uncut(bounds: Integers, *_where: object) -> npt.NDArray[np.int32]:
+def uncut(segments: Segments, _longest: int) -> npt.NDArray[np.int32]:
     """Leave long padding whole."""
-    return bounds.astype(np.int32)
+    return segments.bounds.astype(np.int32)
 
 
 def cut_too_long(original: Callable[..., object]) -> Callable[..., object]:
     """Cut padding into pieces one place longer than the longest document."""
 
-    def planted(bounds: Integers, longest: int, *where: object) -> object:
-        return original(bounds, longest + 1, *where)
+    def planted(segments: Segments, longest: int) -> object:
+        return original(segments, longest + 1)
 
     return planted
 
@@ -152,8 +152,8 @@ def cut_too_long(original: Callable[..., object]) -> Callable[..., object]:
 def cut_everywhere(original: Callable[..., object]) -> Callable[..., object]:
     """Cut documents as well as padding."""
 
-    def planted(bounds: Integers, longest: int, *_where: object) -> object:
-        return original(bounds, longest)
+    def planted(segments: Segments, longest: int) -> object:
+        return original(replace(segments, ids=np.zeros_like(segments.ids)), longest)
 
     return planted
 

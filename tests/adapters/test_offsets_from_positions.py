@@ -39,6 +39,15 @@ def test_positions_that_do_not_tell_lengths_are_refused(row: list[int]) -> None:
     assert (problem.field, problem.row, problem.position) == ("position_ids", 1, len(row) - 1)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "row"), [(torch.uint8, [250, 1, 1, 1, 1, 1, 1, 1, 1, 3]), (torch.int8, [100, *[1] * 98, -57])]
+)
+def test_positions_do_not_wrap_where_their_dtype_does(dtype: torch.dtype, row: list[int]) -> None:
+    """In the dtype of the positions, the last less the first is one less than there are tokens."""
+    with pytest.raises(EncodingError):
+        physical_offsets_from_positions(torch.tensor([row], dtype=dtype))
+
+
 @pytest.mark.parametrize("positions", [torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), None])
 def test_what_is_no_row_of_positions_is_refused(positions: torch.Tensor) -> None:
     with pytest.raises(EncodingError):

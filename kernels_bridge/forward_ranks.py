@@ -65,6 +65,20 @@ def sharded_parts(model: nn.Module) -> Iterator[nn.Module]:
         yield from (part for part in model.modules() if isinstance(part, kinds))
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether some part is wrapped or turned into FSDP's, or some weight is a DTensor: ranks then have to call the
+    model in step.
+
+    Example:
+        >>> is_sharded(nn.Linear(2, 2))
+        False
+    """
+    tensors = chain(model.parameters(), model.buffers())
+    return any(sharded_parts(model)) or any(
+        type(tensor).__module__.startswith("torch.distributed") for tensor in tensors
+    )
+
+
 def _sharding_groups(model: nn.Module) -> tuple[ProcessGroup, ...]:
     """Give the groups over which FSDP shards a model and replicates the shards; none where it does not."""
     groups = map(_groups_of, chain(_running_fsdp1(model), sharded_parts(model)))

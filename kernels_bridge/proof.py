@@ -20,6 +20,7 @@ from neatpack.kernels_bridge.audit.targets import layer_windows
 from neatpack.kernels_bridge.audit.ways import noise_of
 from neatpack.kernels_bridge.binding import Binding
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS
+from neatpack.kernels_bridge.forward_ranks import is_sharded
 from neatpack.kernels_bridge.models import require_module
 
 _TEXT: Final = bytes(range(256))
@@ -93,19 +94,11 @@ def _require_own_weights(model: nn.Module) -> None:
     """Refuse a model that this process cannot run by itself."""
     if any(tensor.is_meta for tensor in _tensors(model)):
         message, remedy = "its weights are on the meta device", "Verify once they are materialised."
-    elif _is_sharded(model):
+    elif is_sharded(model):
         message, remedy = "its weights are sharded over processes", "Verify before it is sharded; bindings stay."
     else:
         return
     raise ModelError(Problem("verify", f"the model cannot be tried: {message}", "unsupported", remedy=remedy))
-
-
-def _is_sharded(model: nn.Module) -> bool:
-    """Whether some part is wrapped or turned into FSDP's, or some weight is a DTensor."""
-    kinds = {base for module in model.modules() for base in type(module).__mro__}
-    return any(kind.__module__.startswith("torch.distributed.fsdp") for kind in kinds) or any(
-        type(tensor).__module__.startswith("torch.distributed") for tensor in _tensors(model)
-    )
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from neatpack.kernels_bridge.audit.ways import noise_of
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.compiling import eagerly
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, METADATA_FIELDS
+from neatpack.kernels_bridge.forward_ranks import is_sharded
 from neatpack.kernels_bridge.inspect import find_document_ids
 from neatpack.kernels_bridge.models import declared_position_policy, positional_arguments, require_module
 
@@ -51,7 +52,8 @@ class BatchCheck:
         documents: how many it holds.
         checked_labels: whether it held labels to look at.
         changed: index of the document of which tokens were changed, counted over the batch; None where that was not
-            tried, since no row holds two documents within reach, or a field of the batch cannot be cut to a row.
+            tried, since no row holds two documents within reach, a field of the batch cannot be cut to a row, or the
+            model is sharded over processes.
         moved: the greatest share of their scale by which logits of other documents moved.
         seconds: how long all of this took.
     """
@@ -107,7 +109,9 @@ def check_training_batch(
     labels = given.get("labels")
     if isinstance(labels, Tensor):
         _check_labels(labels, scanned.attention, scanned.structural, label_shift)
-    trial = _trial(inner, given, ids, scanned.attention, most_places, turn)
+    # Ranks that share weights would have to call the model in step, whatever each of them finds in its batch.
+    alone = not (is_sharded(model) or is_sharded(inner))
+    trial = _trial(inner, given, ids, scanned.attention, most_places, turn) if alone else None
     moved = 0.0 if trial is None else _moved(inner, trial)
     seconds = time.perf_counter() - started
     changed = None if trial is None else trial.number

@@ -11,7 +11,7 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
-from neatpack.contracts.errors import BatchError, IsolationError, ModelTypeError, PackingError, Problem
+from neatpack.contracts.errors import BatchError, IsolationError, ModelError, ModelTypeError, PackingError, Problem
 from neatpack.kernels_bridge.audit.advice import with_advice
 from neatpack.kernels_bridge.audit.alone import (
     BOUNDARY_FIELDS,
@@ -31,6 +31,7 @@ from neatpack.kernels_bridge.audit.trials import NOTES, not_reached, try_further
 from neatpack.kernels_bridge.audit.ways import Way, configured_way, noise_of
 from neatpack.kernels_bridge.binding import Binding, get_binding
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS
+from neatpack.kernels_bridge.forward_ranks import is_sharded
 from neatpack.kernels_bridge.inspect import find_document_ids
 
 _EXECUTING: Final = ("OptimizedModule", "DistributedDataParallel", "DataParallel")
@@ -102,7 +103,8 @@ def audit_isolation(
     attributes, mode and random states are what they were, also where the audit is interrupted.
 
     Args:
-        model: a built module, in any wrapper of torch. Data parallel and compiled ones are audited inside.
+        model: a built module, in any wrapper of torch that leaves it whole. Data parallel and compiled ones are audited
+            inside; each rank may audit another batch.
         batch: what the training loop passes to the model by keyword: int64 `input_ids` `[batch, sequence]`, and
             whatever says where documents end. Entries that the forward does not take are left out. Where None, the
             model is given documents of the audit's own, as `_packed_seq_ids` and positions; if it is not configured
@@ -116,6 +118,7 @@ def audit_isolation(
 
     Raises:
         ModelTypeError: `model` is no `torch.nn.Module`.
+        ModelError: it is sharded over processes, which would have to call it in step.
         BatchError: the batch has no tokens, nothing in it says where documents end, or it holds fewer than two.
         DocumentIdsError: what says so is malformed.
 
@@ -137,6 +140,9 @@ def audit_isolation(
         raise ModelTypeError(
             Problem("model", "must be a torch.nn.Module", "type", value=type(model).__name__, remedy=remedy)
         )
+    if is_sharded(model):
+        message, remedy = "is sharded over processes, each with a part", "Audit it before it is sharded: bindings stay."
+        raise ModelError(Problem("model", message, "unsupported", value=type(model).__name__, remedy=remedy))
     started = time.perf_counter()
     inner = _executed(model)
     noise = noise_of(inner)

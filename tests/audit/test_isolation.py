@@ -52,7 +52,7 @@ class Busy(Model):
         return super().states(input_ids, ids)
 
 
-def _watched(model: nn.Module) -> dict[str, object]:
+def watched(model: nn.Module) -> dict[str, object]:
     """Everything that can be seen of a model and of the random states, values copied."""
     found: dict[str, object] = {"binding": get_binding(model)}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -84,7 +84,7 @@ def _same(one: object, other: object) -> bool:
     return bool(one == other)
 
 
-def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+def differences_between(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     return [name for name in {**before, **after} if not _same(before.get(name), after.get(name))]
 
 
@@ -96,37 +96,37 @@ def _with_gradients(model: nn.Module) -> nn.Module:
 
 def test_what_is_watched_would_show_a_change() -> None:
     model = Busy()
-    before = _watched(model)
+    before = watched(model)
     model(TOKENS, IDS)
-    changed = _differences(before, _watched(model))
+    changed = differences_between(before, watched(model))
     assert {"counts", "norm.running_mean", ".attributes", "layers.1.attributes", "random"} <= set(changed)
 
 
 @pytest.mark.parametrize("batch", [None, BATCH], ids=["own documents", "a batch"])
 def test_a_model_is_as_it_was(batch: Mapping[str, object] | None) -> None:
     model = _with_gradients(Busy())
-    before = _watched(model)
+    before = watched(model)
     report = audit_isolation(model, batch)
     assert report.verdict == "leak", report.path.message  # of the cache, or behind the gate of zeros
-    assert _differences(before, _watched(model)) == []
+    assert differences_between(before, watched(model)) == []
 
 
 @pytest.mark.parametrize("stops_at", [1, 2, 5, 9, 17])
 @pytest.mark.parametrize("batch", [None, BATCH], ids=["own documents", "a batch"])
 def test_a_model_is_as_it_was_after_an_interruption(batch: Mapping[str, object] | None, stops_at: int) -> None:
     model = _with_gradients(Busy(stops_at))
-    before = _watched(model)
+    before = watched(model)
     with pytest.raises(KeyboardInterrupt):
         audit_isolation(model, batch)
-    assert _differences(before, _watched(model)) == []
+    assert differences_between(before, watched(model)) == []
 
 
 def test_a_model_that_fails_is_reported_and_as_it_was() -> None:
     model = Busy(1, RuntimeError)
-    before = _watched(model)
+    before = watched(model)
     report = audit_isolation(model, BATCH)
     assert report.verdict == "error"
-    assert _differences(before, _watched(model)) == []
+    assert differences_between(before, watched(model)) == []
 
 
 def test_a_binding_stays_and_one_that_was_not_there_is_gone() -> None:
@@ -135,13 +135,13 @@ def test_a_binding_stays_and_one_that_was_not_there_is_gone() -> None:
     assert get_binding(model) is None
     configure_packing(get_model_attn_implementation(model), model)
     binding = get_binding(model)
-    before = _watched(model)
+    before = watched(model)
     report = audit_isolation(model, {"input_ids": TOKENS, "_packed_seq_ids": IDS})
     assert report.is_clean, report.path.message
     assert report.model.configured.consumer == "block_causal"
     assert report.path.calls == 2
     assert get_binding(model) is binding is not None
-    assert _differences(before, _watched(model)) == []
+    assert differences_between(before, watched(model)) == []
 
 
 def compiled(model: nn.Module) -> nn.Module:
@@ -228,12 +228,12 @@ def test_on_a_gpu_the_gradient_decides(dtype: torch.dtype) -> None:
     model = build_tiny_model("llama").to("cuda", dtype)
     configure_packing(get_model_attn_implementation(model), model)
     batch = {"input_ids": TOKENS.cuda(), "_packed_seq_ids": IDS.cuda()}
-    before, drawn = _watched(model), torch.cuda.get_rng_state()
+    before, drawn = watched(model), torch.cuda.get_rng_state()
     for given in (None, batch):
         report = audit_isolation(model, given)
         assert (report.verdict, report.path.gradient) == ("clean", 0.0), report.path.message
         assert report.environment.device.startswith("cuda")
-    assert _differences(before, _watched(model)) == []
+    assert differences_between(before, watched(model)) == []
     assert torch.equal(torch.cuda.get_rng_state(), drawn)
     binding = get_binding(model)
     assert binding is not None

@@ -1,10 +1,13 @@
-"""Methods of tensors that torch leaves partly untyped."""
+"""Calls that torch leaves partly untyped."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import fsdp
+from torch.distributed.device_mesh import init_device_mesh
 
 
 def backward(value: Tensor) -> None:
@@ -17,3 +20,11 @@ def ints(values: Tensor) -> list[int]:
 
 def different(values: Tensor) -> Tensor:
     return cast("Tensor", cast("Any", values).unique())
+
+
+def fully_shard(model: nn.Module) -> nn.Module:
+    """Shard each layer, and the model, by FSDP 2 over all processes."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (*cast("Any", model).layers, model):
+        cast("Any", fsdp).fully_shard(part, mesh=mesh)
+    return model

@@ -1,11 +1,11 @@
-"""What a model computes on a path, tested once for all paths on which it computes the same."""
+"""What a model computes on a path, tested once for all paths on which it computes the same but for rounding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import starmap
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from neatpack.kernels_bridge.audit.probes import (
 )
 from neatpack.kernels_bridge.audit.subject import Answer
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD
+
+SAME: Final = 2e-6
+"""Share of their scale up to which logits or gradients are the same but for rounding: a fifth of what is a movement."""
 
 
 @dataclass
@@ -78,15 +81,19 @@ class Computation:
             self._crossings[pair] = find_crossing(ask, self.answer, self.packed, pair, unit)
         return self._crossings[pair]
 
+    def answers(self, logits: Sequence[Tensor]) -> bool:
+        """Whether it gives these logits, but for rounding."""
+        return _are_close(self.answer.logits, logits, self.measurement.scale)
+
     def is_the_same(self, answer: Answer, gradients: Callable[[], Sequence[Tensor]]) -> bool:
-        """Whether another answer is this one, bit for bit, in its logits and in how they depend on every token."""
+        """Whether another answer is this one but for rounding, in its logits and in how they depend on every token."""
         return (
             self.answer.finite_padding == answer.finite_padding
             and self.answer.scalars.keys() == answer.scalars.keys()
-            and all(torch.equal(value, answer.scalars[name]) for name, value in self.answer.scalars.items())
-            and all(starmap(torch.equal, zip(self.answer.logits, answer.logits, strict=True)))
+            and all(torch.allclose(one, answer.scalars[name], SAME, 0.0) for name, one in self.answer.scalars.items())
+            and self.answers(answer.logits)
             and len(self.gradients()) == len(gradients()) > 0
-            and all(starmap(torch.equal, zip(self.gradients(), gradients(), strict=True)))
+            and _are_close(self.gradients(), gradients(), max(float(one.abs().max()) for one in self.gradients()))
         )
 
 
@@ -113,3 +120,11 @@ class Computations:
         measurement = measure(ask, answer, self.packed, self.alone)
         self.known.append(Computation(self.packed, answer, gradients, measurement))
         return self.known[-1]
+
+
+def _are_close(ones: Sequence[Tensor], others: Sequence[Tensor], scale: float) -> bool:
+    """Whether nothing is further apart than `SAME` of a scale. What is not a number is not the same."""
+    return all(
+        one.shape == other.shape and bool(((one - other).abs() <= SAME * scale).all())
+        for one, other in zip(ones, others, strict=True)
+    )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
-
 from neatpack.kernels_bridge.audit.causes import Questions
 from neatpack.kernels_bridge.audit.computations import Computation, Computations
 from neatpack.kernels_bridge.audit.crossing import SENTENCES, pairs_of, pattern_of, telling_pair
@@ -61,7 +59,7 @@ class Examination:
             computation.measurement, kernel, tuple(subject.dropped), mixes_within=mixes_within, noise=self.noise
         )
         if evidence.leaks and without is not None:
-            evidence = replace(evidence, had_effect=_had_effect(computation.answer, without))
+            evidence = replace(evidence, had_effect=_had_effect(computation, without))
         if (evidence.leaks or evidence.differs) and self.causal:
             evidence = replace(evidence, causal=computation.causal())
         finding = judge(evidence, path, self.packed.places)
@@ -145,9 +143,9 @@ def _matrix(measurement: Measurement) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(map(max, row, others)) for row, others in both)
 
 
-def _had_effect(answer: Answer, without: Callable[[], Answer]) -> bool:
+def _had_effect(computation: Computation, without: Callable[[], Answer]) -> bool:
     try:
         logits = without().logits
     except ANYTHING:  # a model that cannot do without the boundaries reads them
         return True
-    return any(not torch.equal(one, other) for one, other in zip(answer.logits, logits, strict=True))
+    return not computation.answers(logits)

@@ -289,6 +289,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "hrm_text": {"num_hidden_layers": 1, "H_cycles": 1, "L_cycles": 2},
     "inkling2_text": {
         "num_hidden_layers": 3,
         "layer_types": ["hybrid_sliding", "hybrid_sliding", "hybrid"],
@@ -306,15 +307,16 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
     "recurrent_gemma": {"num_hidden_layers": 3},
     "roc_bert": {"shape_vocab_size": 320, "shape_embed_dim": 32, "pronunciation_embed_dim": 32},
     "zamba": {
-        "num_hidden_layers": 4,
-        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+        "n_mamba_heads": 2,
         "attention_hidden_size": 64,
         "attention_head_dim": 16,
         "num_key_value_heads": 4,
     },
     "zamba2": {
-        "num_hidden_layers": 4,
-        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
         "attention_hidden_size": 64,
         "attention_head_dim": 16,
     },

@@ -99,8 +99,8 @@ def _exchange(groups: Sequence[ProcessGroup], error: Exception | None) -> Sequen
 
 def _number(groups: Sequence[ProcessGroup], value: int) -> Tensor:
     """Put a number where the groups can exchange it."""
-    on_cpu = all("cpu:" in dist.get_backend_config(group) for group in groups)
-    device = torch.device("cpu") if on_cpu else torch.device("cuda", torch.cuda.current_device())
+    backends = [dist.get_backend_config(group) for group in groups]  # such as "cpu:gloo,cuda:nccl"
+    device = "cpu" if all("cpu:" in each for each in backends) else backends[0].partition(":")[0]
     return torch.tensor(value, dtype=torch.int32, device=device)
 
 

@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 import pytest
 import torch
 from torch import Tensor
-from torch.distributed import pipelining
+from torch.distributed import fsdp, pipelining
+from torch.distributed.device_mesh import init_device_mesh
 
 from neatpack.kernels_bridge import configure_packing, consumer_names, get_binding
 from tests.kernels_bridge.flash_stand_in import replace_flash_kernel
@@ -81,11 +82,32 @@ def check_stage(rank: int, count: int, form: str, schedule_name: str, static: bo
             torch.testing.assert_close(gradient, by_stage[rank][name], rtol=1e-4, atol=1e-5, msg=f"{form}: {name}")
 
 
+def check_sharded_stages() -> None:
+    """Two stages, each sharded over two ranks, whose checks agree among these alone."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "shard"))
+    index, shard = mesh.get_coordinate() or [0, 0]
+    module = FORMS["flat"][0](index)
+    configure_packing(FORMS["flat"][1], module)
+    cast("Any", fsdp).fully_shard(module, mesh=mesh["shard"], reshard_after_forward=False)
+    group = mesh["stage"].get_group()
+    stage: Any = cast("Any", pipelining).PipelineStage(module, index, 2, torch.device("cpu"), group=group)
+    schedule: Any = pipelining.Schedule1F1B(stage, MICROBATCHES, loss_fn=real_loss, scale_grads=False)
+    losses: list[Tensor] = []
+    ids, tokens = IDS.roll(2 * shard, 0), TOKENS.roll(2 * shard, 0)
+    inputs = (tokens,) if index == 0 else ()
+    target = {"target": ids, "losses": losses} if index == 1 else {}
+    schedule.step(*inputs, **target, _packed_seq_ids=ids)
+    if losses:
+        assert float(torch.stack(losses).sum().detach()) == pytest.approx(expected("flat", 2)[0], rel=1e-5)
+
+
 def check_stages(rank: int, count: int) -> None:
     replace_flash_kernel([])
     replace_flex_kernel([])
     for form, schedule, static in product(FORMS, SCHEDULES, (False, True)):
         check_stage(rank, count, form, schedule, static)
+    if count == 4:
+        check_sharded_stages()
 
 
 @pytest.mark.slow

@@ -117,3 +117,16 @@ def check_all(rank: int) -> None:
 @pytest.mark.slow
 def test_ranks_fail_together(tmp_path: Path) -> None:
     run_in_processes(2, tmp_path, check_all)
+
+
+@pytest.mark.gpu
+def test_ranks_agree_over_nccl(tmp_path: Path) -> None:
+    """The number travels on the GPU, where the group has no backend for the CPU."""
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    try:
+        with raising_together(world()):
+            pass
+        with pytest.raises(EncodingError, match="restarts inside a document"), raising_together(world()):
+            check_agreement(IDS, {"position_ids": torch.zeros_like(IDS)})
+    finally:
+        dist.destroy_process_group()

@@ -19,11 +19,14 @@ _MAPPING: Final = "causal_mask_mapping"
 _WINDOWED: Final = "create_sliding_window_causal_mask"
 """What it calls to make a windowed mask. Without it, or a list of layer types, a window in the config is not used."""
 
+_BLOCKS: Final = "block_sequence_ids"
+"""What it calls the blocks of tokens that see each other both ways, where it makes masks for images."""
+
 
 def one_mask_for_all(model: nn.Module) -> str | None:
     """Say why a model cannot be given the masks that its layers need; None where it can."""
     kinds = mask_kinds(model)
-    if len(kinds) > 1 and _MAPPING not in _forward_words(model):
+    if len(kinds) > 1 and _MAPPING not in _forward_words(model, text_config(model)):
         return f"its layers are of the types {', '.join(kinds)}, but its forward takes one mask for all"
     return None
 
@@ -39,16 +42,23 @@ def one_or_each(masks: Mapping[str, MaskT]) -> MaskT | dict[str, MaskT]:
     return dict(masks) if len(masks) > 1 else next(iter(masks.values()))
 
 
+def sees_images_both_ways(model: nn.Module) -> bool:
+    """Tell whether tokens of one image see each other in a model that reads images, which no causal mask lets them."""
+    config: object = getattr(model, "config", None)
+    return config is not text_config(model) and _BLOCKS in _forward_words(model, config)
+
+
 def mask_kinds(model: nn.Module) -> tuple[str, ...]:
     """Name the kinds of layers of a model that need a mask each: those of its config, of which code may not use all."""
     kinds = tuple(kind for kind in layer_types(model) if kind in (FULL, SLIDING))
     listed = getattr(text_config(model), "layer_types", None) is not None
-    return kinds if listed or SLIDING not in kinds or _WINDOWED in _forward_words(model) else (FULL,)
+    return (
+        kinds if listed or SLIDING not in kinds or _WINDOWED in _forward_words(model, text_config(model)) else (FULL,)
+    )
 
 
-def _forward_words(model: nn.Module) -> set[str]:
-    """Collect the names in the code of the forwards that make the masks."""
-    config = text_config(model)
+def _forward_words(model: nn.Module, config: object) -> set[str]:
+    """Collect the names in the code of the forwards of the modules that have a config."""
     makers = {type(layer) for layer in model.modules() if getattr(layer, "config", None) is config}
     codes = (getattr(inspect.unwrap(maker.forward), "__code__", None) for maker in makers)
     return {word for code in codes if code is not None for word in (*code.co_varnames, *code.co_names)}

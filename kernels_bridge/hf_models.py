@@ -16,6 +16,7 @@ from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import Knowledge, Way, knowledge
 from neatpack.kernels_bridge.hf_attention import GuardedFunction, attach_function, bound_users, interface_modules
+from neatpack.kernels_bridge.hf_masks import sees_images_both_ways
 from neatpack.kernels_bridge.models import (
     bound_name,
     declared_backend,
@@ -27,6 +28,7 @@ from neatpack.kernels_bridge.models import (
 )
 from neatpack.kernels_bridge.neat_metadata import NEEDED, metadata_arguments
 
+_IMAGES: Final = "pixel_values"
 _CACHES: Final = ("use_cache", "use_mems")
 """How forwards name the choice whether they return a cache; XLNet's is its memories."""
 
@@ -109,11 +111,15 @@ def common_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
 
     Raises:
         EncodingError: the call continues a cache, in which packed rows cannot be told apart; or it lacks positions
-            that do not follow from the ids.
+            that do not follow from the ids; or it brings images whose tokens see each other.
     """
     if call.arguments.get("past_key_values") is not None:
         remedy = "Leave past_key_values out: a packed row is whole."
         raise EncodingError(Problem("past_key_values", "packed rows take no cache", "unsupported", remedy=remedy))
+    if call.arguments.get(_IMAGES) is not None and sees_images_both_ways(model):
+        message = "tokens of one image see each other in this model, and a causal mask or kernel hides them"
+        remedy = "Train it on text alone, or give every document a row of its own to the model as it was built."
+        raise EncodingError(Problem(_IMAGES, message, "unsupported", remedy=remedy))
     arguments = {**metadata_arguments(model, call), **without_cache(model)}
     if call.arguments.get("position_ids") is None:
         if _has_positions_of_images(model):

@@ -6,7 +6,7 @@ An image belongs to its document, and moves when its document does: its pixels a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, cast
@@ -58,8 +58,10 @@ class ImageFeed:
         rows = [image_markers([int(token) for token in row]) for row in tokens]
         if any(rows):
             added.update(_grids(rows) if "image_grid_thw" in names else _planes(rows, "pixel_attention_mask" in names))
+            if "image_sizes" in names:
+                added["image_sizes"] = torch.tensor([[IMAGE_SIZE, IMAGE_SIZE]] * sum(map(len, rows)))
         positions = kwargs.get("position_ids")
-        if isinstance(positions, Tensor) and positions.ndim == 2 and "image_grid_thw" in names:
+        if isinstance(positions, Tensor) and positions.ndim == 2 and callable(self._rope_index):
             added["position_ids"] = self.positions_on_axes(tokens, positions)
         return args, {**kwargs, **added}
 
@@ -70,17 +72,19 @@ class ImageFeed:
             starts = [*(int(place) for place in (places == 0).nonzero()[:, 0]), len(places)]
             for start, stop in pairwise(starts):
                 if bool((ids[start:stop] == IMAGE_TOKEN).any()):
-                    axes[1:, row, start:stop] = self._rope_index(ids[None, start:stop])[:, 0]
+                    axes[1:, row, start:stop] = self._positions_alone(ids[None, start:stop])[:, 0]
         return axes
 
-    def _rope_index(self, document: Tensor) -> Tensor:
-        index: object = getattr(getattr(self.model, "model"), "get_rope_index")  # noqa: B009  # not of every module
-        if not callable(index):
-            raise TypeError(f"{type(self.model).__name__} computes no positions of images")
+    @property
+    def _rope_index(self) -> object:
+        """What computes positions on axes; None in a model without any."""
+        return getattr(getattr(self.model, "model", self.model), "get_rope_index", None)
+
+    def _positions_alone(self, document: Tensor) -> Tensor:
         kinds = (document == IMAGE_TOKEN).int()
         grids = torch.tensor([_GRID] * (int(kinds.sum()) // IMAGE_PLACES))
-        found = index(input_ids=document, mm_token_type_ids=kinds, image_grid_thw=grids)
-        return cast("tuple[Tensor, Tensor]", found)[0]
+        index = cast("Callable[..., tuple[Tensor, Tensor]]", self._rope_index)
+        return index(input_ids=document, mm_token_type_ids=kinds, image_grid_thw=grids)[0]
 
 
 def image_markers(row: Sequence[int]) -> list[int]:

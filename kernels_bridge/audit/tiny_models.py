@@ -22,6 +22,7 @@ from neatpack.kernels_bridge.audit.tiny_sizes import (
     LAYER_COUNTS,
     LAYER_KINDS,
     NOT_ALONE,
+    OTHER_IMAGES,
     SIZES,
 )
 
@@ -65,7 +66,7 @@ def model_types(task: Task = "causal") -> list[str]:
     if task == "causal":
         return sorted(names)
     if task == "images":
-        return sorted(f"{name}@{task}" for name in IMAGE_FAMILIES.intersection(names))
+        return sorted(f"{name}@{task}" for name in names)
     return sorted(f"{name}@{task}" for name in names if name not in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
 
 
@@ -100,12 +101,15 @@ def tiny_config(name: str) -> PreTrainedConfig:
     The configuration is one object every time: copy it before it is changed.
 
     Raises:
-        ModelError: `name` is unknown, or does not answer to tokens alone.
+        ModelError: `name` is unknown, does not answer to tokens alone, or reads images in a form that is not made here.
     """
     require_model_type(name)
     model_type, task = _split(name)
-    if model_type in NOT_ALONE:
-        raise ModelError(Problem("model type", NOT_ALONE[model_type], "unsupported", value=name))
+    reason = NOT_ALONE.get(model_type)
+    if task == "images" and model_type not in IMAGE_FAMILIES:
+        reason = OTHER_IMAGES.get(model_type, "reads images in a form that is not made here")
+    if reason is not None:
+        raise ModelError(Problem("model type", reason, "unsupported", value=name))
     default = import_module("transformers").CONFIG_MAPPING[model_type]()
     if task != "causal":
         return shrunk(default)

@@ -226,11 +226,50 @@ _FIELDS_OF_SIZE: Final[tuple[tuple[int, tuple[str, ...]], ...]] = (
 SIZES: Final[Mapping[str, int]] = {field: size for size, fields in _FIELDS_OF_SIZE for field in fields}
 """The tiny value of each field, by its name."""
 
-_AXES: Final = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+_AXES: Final = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [2, 1, 1],
+        "partial_rotary_factor": 1.0,
+    }
+}
 """Positions on three axes that share the frequencies of a head."""
 
+_PAIRS: Final = {"image_size": [IMAGE_SIZE, IMAGE_SIZE], "patch_size": [PATCH_SIZE, PATCH_SIZE]}
+"""Height and width, where a configuration holds both."""
+
 EXCEPTIONS: Final[Mapping[str, Mapping[str, object]]] = {
+    "aria": {"projector_patch_to_query_dict": {IMAGE_PLACES: IMAGE_PLACES}},
+    "aya_vision": {"downsample_factor": 1},
+    "cohere2_vision": {"downsample_factor": 1, "alignment_intermediate_size": 64},
+    "exaone4_5_vision": {"window_size": 8, "fullatt_block_indexes": [1]},
     "gemma3": {"mm_tokens_per_image": IMAGE_PLACES},
+    "idefics2_perceiver": {
+        "resampler_n_latents": IMAGE_PLACES,
+        "resampler_depth": 1,
+        "resampler_n_heads": 4,
+        "resampler_head_dim": 8,
+    },
+    "internvl": {"downsample_ratio": 1.0},
+    "internvl_vision": _PAIRS,
+    "lighton_ocr": {"spatial_merge_size": 1},
+    "llama4_vision_model": {
+        "pixel_shuffle_ratio": 1.0,
+        "vision_output_dim": 32,
+        "projector_input_dim": 32,
+        "projector_output_dim": 32,
+        "intermediate_size": 32,
+    },
+    "minimax_m3_vl": {"projector_hidden_size": 32, "merged_hidden_size": 32},
+    "mistral3": {"spatial_merge_size": 1},
+    "mistral_large4": {"spatial_merge_size": 1},
+    "qwen2_5_omni_text": _AXES,
+    "qianfan_ocr": {"downsample_ratio": 1.0},
+    "qianfan_ocr_vision": _PAIRS,
+    "qwen2_5_omni_vision_encoder": {"window_size": 8, "fullatt_block_indexes": [1]},
+    "glm4v_moe_text": _AXES,
+    "glm_ocr_text": _AXES,
     "idefics3": {"scale_factor": 1},
     "glm4v_text": _AXES,
     "glm4v_vision": {"hidden_size": 32},
@@ -336,17 +375,67 @@ NOT_ALONE: Final[Mapping[str, str]] = {
 
 IMAGE_FAMILIES: Final = frozenset(
     {
+        "aria",
+        "aya_vision",
+        "cohere2_vision",
+        "cohere_compass",
+        "cosmos3_omni",
+        "deepseek_vl",
+        "exaone4_5",
         "gemma3",
+        "glm46v",
         "glm4v",
+        "glm4v_moe",
+        "glm_ocr",
+        "glmga",
+        "hyperclovax_vision_v2",
+        "idefics2",
         "idefics3",
+        "internvl",
+        "lfm3_vl",
+        "lighton_ocr",
+        "llama4",
         "llava",
+        "minimax_m3_vl",
+        "mistral3",
+        "mistral_large4",
+        "ovis2",
         "paligemma",
+        "qianfan_ocr",
         "qwen2_5_vl",
         "qwen2_vl",
+        "qwen3_5",
+        "qwen3_5_moe",
         "qwen3_vl",
         "qwen3_vl_moe",
+        "qwen4_exp",
         "smolvlm",
+        "video_llava",
         "vipllava",
     }
 )
 """Model types that read images in a form that is known here."""
+
+_NOT_AMONG_TOKENS: Final = "gives its images to every token of a row, and not to places among them"
+_OTHER_PACKAGE: Final = "takes its vision tower from another package"
+
+OTHER_IMAGES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "blip",
+            "evolla",
+            "florence2",
+            "git",
+            "idefics",
+            "mllama",
+            "pix2struct",
+            "pp_formulanet",
+            "t5gemma2",
+            "udop",
+            "vision-encoder-decoder",
+        ),
+        _NOT_AMONG_TOKENS,
+    ),
+    **dict.fromkeys(("fast_vlm", "gemma3n", "perception_lm"), _OTHER_PACKAGE),
+}
+"""Model types that read images in another way, and how."""

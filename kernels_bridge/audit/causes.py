@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
+
+from torch import Tensor
 
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.inputs import LayerWindows, path_arguments
 from neatpack.kernels_bridge.audit.paths import Given, Path
 from neatpack.kernels_bridge.audit.report import Kind
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
+from neatpack.kernels_bridge.rope import coupled_rope
 
 ONE_MASK: Final[frozenset[Given]] = frozenset({"mask_4d_float", "mask_4d_bool"})
 """What gives layers of every kind the same mask."""
@@ -44,7 +46,7 @@ class Questions:
         elif self._gives(self._packed((*self.path.given, "position_ids")), alone):
             return "positions", "Given positions that restart, every document answers as it does alone."
         if not self._gives(self._alone(self.path.given), answer):
-            return None
+            return ("length", self._scaled_by_length()) if self._gives(self._in_longer_rows, answer) else None
         if self._one_mask_for_windows and self._gives(self._alone(("position_ids", "mask_4d_per_layer")), alone):
             reaches = ", ".join(str(window) for window in self.windows.values() if window is not None)
             return "window", f"One mask for layers of every kind: a window of {reaches} is not kept."
@@ -54,24 +56,38 @@ class Questions:
     def _one_mask_for_windows(self) -> bool:
         return any(self.windows.values()) and not ONE_MASK.isdisjoint(self.path.given)
 
-    def _gives(self, ask: Callable[[], Answer], expected: Answer) -> bool:
-        """Whether an answer is the expected one, as far as documents were asked."""
+    def _scaled_by_length(self) -> str:
+        rope = coupled_rope(self.model.model)
+        what = "something is scaled by the longest" if rope is None else f"RoPE scaling by row, of the kind {rope!r}"
+        return f"Alone, documents answer so in rows as long as the longest of the batch: {what}."
+
+    def _gives(self, ask: Callable[[], Sequence[Tensor]], expected: Answer) -> bool:
+        """Whether logits are the expected ones, as far as documents were asked."""
         try:
-            found = ask()
+            pairs = zip(ask(), expected.logits, strict=True)
+            asked = [(one - other).detach().abs().max() for one, other in pairs if len(one) and len(other)]
         except ANYTHING:  # a model need not take what it was not asked to take
             return False
-        pairs = zip(found.logits, expected.logits, strict=True)
-        asked = [(one - other).detach().abs().max() for one, other in pairs if len(one) and len(other)]
         return all(float(distance) <= self.noise for distance in asked)
 
-    def _packed(self, given: Sequence[Given]) -> Callable[[], Answer]:
+    def _packed(self, given: Sequence[Given]) -> Callable[[], Sequence[Tensor]]:
         path = replace(self.path, given=tuple(given))
-        return partial(self.model.packed, self.packed, path_arguments(path, self.packed, self.windows))
+        return lambda: self.model.packed(self.packed, path_arguments(path, self.packed, self.windows)).logits
 
-    def _alone(self, given: Sequence[Given]) -> Callable[[], Answer]:
+    def _alone(self, given: Sequence[Given]) -> Callable[[], Sequence[Tensor]]:
         path = replace(self.path, given=tuple(given))
 
         def arguments(document: int) -> dict[str, object]:
             return path_arguments(path, self.packed.only(document), self.windows)
 
-        return partial(self.model.alone, self.packed, arguments=arguments)
+        return lambda: self.model.alone(self.packed, arguments=arguments).logits
+
+    def _in_longer_rows(self) -> list[Tensor]:
+        """Give each document alone, with tokens after it that make its row as long as any of the batch counts."""
+        if self.packed.bidirectional:
+            raise ValueError("tokens see those after their document")
+        lengths = [self.packed.tokens_of(document).numel() for document in range(len(self.packed.places))]
+        longest = max(lengths) if "position_ids" in self.path.given else self.packed.input_ids.shape[1]
+        rows = [self.packed.only(document, longest - length) for document, length in enumerate(lengths)]
+        answers = [self.model.packed(row, path_arguments(self.path, row, self.windows)) for row in rows]
+        return [answer.logits[0][:length] for answer, length in zip(answers, lengths, strict=True)]

@@ -103,10 +103,11 @@ class PackedDocuments:
         ids = self.document_ids
         return tuple(place.start + ids[place.row, place.span].nonzero()[:, 0] for place in self.places)
 
-    def only(self, document: int) -> PackedDocuments:
-        """One document alone, in a row of its own."""
+    def only(self, document: int, added: int = 0) -> PackedDocuments:
+        """One document alone, in a row of its own, with some tokens added after it."""
         tokens = self.input_ids[self.places[document].row, self.tokens_of(document)][None]
-        alone = read_documents(tokens, torch.ones_like(tokens), self.vocabulary)
+        longer = torch.cat([tokens, tokens[:, -1:].expand(1, added)], dim=1)
+        alone = read_documents(longer, torch.ones_like(longer), self.vocabulary)
         return replace(alone, bidirectional=self.bidirectional)
 
     def with_changed(self, *documents: int) -> Tensor:

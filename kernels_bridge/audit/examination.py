@@ -14,7 +14,7 @@ from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_ea
 from neatpack.kernels_bridge.audit.report import Kind, PathReport
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
 from neatpack.kernels_bridge.audit.targets import layer_windows
-from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, Evidence, KernelCalls, judge
+from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, Evidence, Finding, KernelCalls, judge
 
 
 @dataclass
@@ -62,23 +62,23 @@ class Examination:
             evidence = replace(evidence, had_effect=_had_effect(computation, without))
         if (evidence.leaks or evidence.differs) and self.causal:
             evidence = replace(evidence, causal=computation.causal())
-        finding = judge(evidence, path, self.packed.places)
-        if finding.verdict == "differs" and finding.kind != "causality":
-            kind, message = self._cause(path, subject, computation) or (finding.kind, finding.message)
-            finding = replace(finding, kind=kind, message=message)
+        finding = self._explained(judge(evidence, path, self.packed.places), path, subject, computation)
         report = _with_numbers(PathReport(finding.verdict, finding.kind, finding.message), evidence)
         mixes = finding.verdict == "leak" and evidence.mixes_documents
         return self._located(report, evidence, subject, ask, computation) if mixes else report
 
-    def _cause(self, path: Path, subject: Subject, computation: Computation) -> tuple[Kind, str] | None:
-        """Ask for the cause of a difference; None where it cannot be asked for."""
+    def _explained(self, finding: Finding, path: Path, subject: Subject, computation: Computation) -> Finding:
+        """Add to a difference the cause that another question proves, if any does."""
         alone = self.computations.alone
-        if alone is None or path.apart:
-            return None
+        if finding.verdict != "differs" or finding.kind == "causality" or alone is None or path.apart:
+            return finding
         noise = self.noise * computation.measurement.scale
         asked = Subject(subject.model, subject.hooked)
         questions = Questions(path, asked, self.packed, layer_windows(subject.model), noise)
-        return questions.cause(computation.answer, alone)
+        kind, message = questions.cause(computation.answer, alone) or (finding.kind, finding.message)
+        # A window that is lost is a mask that is not the model's, too; by which tokens differ, more is known of it.
+        lost_window = kind == "mask" and finding.kind == "window"
+        return finding if lost_window else replace(finding, kind=kind, message=message)
 
     def _located(
         self, report: PathReport, evidence: Evidence, subject: Subject, ask: Ask, computation: Computation

@@ -50,7 +50,7 @@ class ImageFeed:
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Add what the model's processor would give beside the tokens."""
         tokens = cast("Tensor", args[0] if args else kwargs["input_ids"])
-        names = inspect.signature(type(self.model).forward).parameters
+        names = _arguments(self.model)
         added: dict[str, object] = {}
         for name in ("mm_token_type_ids", "token_type_ids"):
             if name in names:
@@ -58,7 +58,7 @@ class ImageFeed:
         rows = [image_markers([int(token) for token in row]) for row in tokens]
         if any(rows):
             added.update(_grids(rows) if "image_grid_thw" in names else _planes(rows, "pixel_attention_mask" in names))
-            if "image_sizes" in names:
+            if any("image_sizes" in _arguments(tower) for tower in self._towers):
                 added["image_sizes"] = torch.tensor([[IMAGE_SIZE, IMAGE_SIZE]] * sum(map(len, rows)))
         positions = kwargs.get("position_ids")
         if isinstance(positions, Tensor) and positions.ndim == 2 and callable(self._rope_index):
@@ -76,6 +76,11 @@ class ImageFeed:
         return axes
 
     @property
+    def _towers(self) -> list[nn.Module]:
+        """The modules that see images and nothing else."""
+        return [module for module in self.model.modules() if getattr(module, "main_input_name", "") == "pixel_values"]
+
+    @property
     def _rope_index(self) -> object:
         """What computes positions on axes; None in a model without any."""
         return getattr(getattr(self.model, "model", self.model), "get_rope_index", None)
@@ -85,6 +90,11 @@ class ImageFeed:
         grids = torch.tensor([_GRID] * (int(kinds.sum()) // IMAGE_PLACES))
         index = cast("Callable[..., tuple[Tensor, Tensor]]", self._rope_index)
         return index(input_ids=document, mm_token_type_ids=kinds, image_grid_thw=grids)[0]
+
+
+def _arguments(model: nn.Module) -> frozenset[str]:
+    """The names of the arguments of a forward."""
+    return frozenset(inspect.signature(type(model).forward).parameters)
 
 
 def image_markers(row: Sequence[int]) -> list[int]:

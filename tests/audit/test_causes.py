@@ -95,6 +95,20 @@ def test_positions_that_are_missing_are_the_cause_where_they_mend_it(packed: Pac
     assert _kind(KnowsDocuments(), "varlen_no_positions", packed) == "positions"
 
 
+class ScaledByRow(Attends):
+    """Its positions are squeezed by the longest of a call, as those of dynamic RoPE are."""
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor | None = None, attention_mask: Mask = None) -> Tensor:
+        places = torch.arange(input_ids.shape[1])[None] if position_ids is None else position_ids
+        return super().forward(input_ids, places * 2 // (2 + int(places.max()) // 6), attention_mask)
+
+
+def test_what_is_scaled_by_the_longest_row_is_named(packed: PackedDocuments) -> None:
+    assert _kind(ScaledByRow(), "mask_4d_float", packed) == "length"
+    assert _kind(Attends(), "mask_4d_float", packed) != "length"
+    assert _kind(Attends(window=4), "mask_4d_float", packed, 4) == "window"
+
+
 def test_what_no_question_accounts_for_is_not_explained(packed: PackedDocuments) -> None:
     class CountsRows(Attends):
         """What it answers depends on how many rows it is given."""

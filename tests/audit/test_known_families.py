@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal
 
 import pytest
+from torch import nn
 
 from neatpack.kernels_bridge.audit.paths import PathName
 from neatpack.kernels_bridge.audit.report import Verdict
 from neatpack.kernels_bridge.audit.run import audit_models
-from neatpack.kernels_bridge.audit.targets import ModelType
+from neatpack.kernels_bridge.audit.targets import Builder, ModelType
+from neatpack.kernels_bridge.audit.tiny_models import redraw_weights, tiny_config, tiny_model_class
+from neatpack.kernels_bridge.audit.tiny_sizes import WINDOW
 
 Known = Literal["ok", "differs", "leak", "raises"]
 Row = tuple[Known, Known, Known, Known, Known]
@@ -48,6 +52,8 @@ ROWS: Final[dict[str, Row]] = {
     # An indexer needs a mask that says something.
     **dict.fromkeys(["deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4"], _MASK_ONLY),
     # Keys are pooled across documents.
+    # It adds to every mask, and to none.
+    "doge": _MASK_ONLY,
     "deepseek_v4": ("raises", "raises", "leak", "leak", "leak"),
     # Convolutions and states, reset by kernels that are not installed here.
     **dict.fromkeys(["bamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "lfm2", "lfm2_moe"], _STATE),
@@ -87,6 +93,69 @@ def test_the_audit_finds_what_was_found(texts: list[bytes], name: str) -> None:
         for path, known in zip(PATHS, ROWS[name], strict=True)
     }
     assert {path: verdict for path, verdict in found.items() if verdict not in expected[path]} == {}
+
+
+def _variant(name: str, **fields: object) -> Callable[[], nn.Module]:
+    """A model type whose configuration is another than the default one."""
+
+    def build() -> nn.Module:
+        config = tiny_config(name)
+        changed = type(config)(**{**config.to_dict(), **fields})
+        from_config: Callable[..., nn.Module] = getattr(tiny_model_class(name), "_from_config")  # noqa: B009  # untyped
+        model = from_config(changed, attn_implementation="eager")
+        redraw_weights(model)
+        return model
+
+    return build
+
+
+_ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": WINDOW}
+LONGROPE = {"rope_type": "longrope", "long_factor": [2.0] * 4, "short_factor": [1.0] * 4, "factor": 16.0, **_ROPE}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    ("build", "known", "said"),
+    [
+        # Frequencies follow the longest row, whatever keeps documents apart.
+        (_variant("phi3", original_max_position_embeddings=WINDOW, rope_parameters=LONGROPE), "differs", "'longrope'"),
+        (_variant("llama", max_position_embeddings=2 * WINDOW, rope_parameters=DYNAMIC), "differs", "'dynamic'"),
+    ],
+)
+def test_rope_that_is_scaled_by_the_row_is_named(
+    texts: list[bytes], build: Callable[[], nn.Module], known: Known, said: str
+) -> None:
+    paths: list[PathName] = ["varlen", "mask_4d_per_layer", "positions", "configured"]
+    model = audit_models([Builder("variant", build, custom=False)], texts, paths=paths).models[0]
+    assert model.configured.consumer == "per_document"
+    assert model.paths.pop("configured").verdict == "clean"
+    for report in model.paths.values():
+        assert report.verdict in MEANS[known]
+        assert report.kind == "length"
+        assert f"RoPE scaling by row, of the kind {said}" in report.message
+
+
+def test_distances_added_from_a_plain_mask_leak_wherever_they_run(texts: list[bytes]) -> None:
+    paths: list[PathName] = ["varlen", "mask_4d_float", "positions", "per_document"]
+    target = Builder("alibi", _variant("falcon", alibi=True), custom=False)
+    found = audit_models([target], texts, paths=paths).models[0].paths
+    assert [found[path].verdict for path in paths] == ["error", "error", "leak", "clean"]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("hunyuan_v1_dense", "differs"),  # it norms what it has turned, so that turning further is not undone
+        pytest.param("llama", "clean", marks=pytest.mark.sweep),
+        *(
+            pytest.param(name, "differs", marks=pytest.mark.sweep)
+            for name in ("gpt2", "opt", "biogpt", "gpt_bigcode", "ctrl", "hunyuan_v1_moe", "beam")
+        ),
+    ],
+)
+def test_offsets_without_positions_are_wrong_where_places_count(texts: list[bytes], name: str, verdict: str) -> None:
+    path = audit_models([ModelType(name)], texts, paths=["varlen_no_positions"]).models[0].paths["varlen_no_positions"]
+    assert (path.verdict, path.kind) == (verdict, "positions" if verdict == "differs" else None)
 
 
 def test_a_leak_is_never_explained_away() -> None:

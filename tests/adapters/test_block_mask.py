@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from neatpack.adapters.block_mask import build_block_mask, mask_function
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import scan_segments
+from neatpack.adapters.static import StaticBounds, static_block_mask
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
@@ -199,6 +200,7 @@ def test_compiled_attention_on_a_device_is_attention_under_the_dense_mask(causal
 
 def test_blocks_are_of_128_places_and_causal_by_default() -> None:
     ids = tensor([[1, 1, 2, 0]])
-    assert build_block_mask(ids).BLOCK_SIZE == (128, 128)
+    static, _ = static_block_mask(ids, StaticBounds(2, 3, 2))
+    assert build_block_mask(ids).BLOCK_SIZE == static.BLOCK_SIZE == (128, 128)
     sees_later = mask_function(ids)(*(torch.tensor(place) for place in (0, 0, 0, 1)))
     assert not bool(sees_later)

@@ -53,6 +53,8 @@ def test_ids_are_valid_and_padded_as_asked(padding: PaddingPlaces, canonical: bo
     ids = data.draw(document_ids(padding=padding, canonical=canonical))
     rows = rows_of(ids)
     assert is_document_ids(ids)
+    assert len(rows) <= 4
+    assert len(rows[0]) <= 16
     assert not oracle.holes(rows)
     if padding == "none":
         assert all(all(row) for row in rows)
@@ -65,6 +67,8 @@ def test_ids_are_valid_and_padded_as_asked(padding: PaddingPlaces, canonical: bo
 @given(ids=attention_document_ids())
 def test_ids_after_policy_are_valid(ids: Tensor) -> None:
     assert is_document_ids(ids)
+    assert ids.shape[0] <= 4
+    assert ids.shape[1] <= 16
     assert oracle.returning(rows_of(ids)) is None
 
 

@@ -105,6 +105,8 @@ def test_the_length_that_runs_is_aligned() -> None:
     assert caught.value.problems[0].value == 0
     with pytest.raises(EncodingError, match="context_parallel = 0"):
         document_multiple(0, 1)
+    with pytest.raises(EncodingError, match="tensor_parallel = 0"):
+        document_multiple(1, 0)
 
 
 def test_what_cannot_be_padded_is_refused() -> None:

@@ -67,7 +67,10 @@ def test_policy_decides_which_targets_stay(
     batch["labels"] = labels
     batch["position_ids"] = torch.arange(structural.shape[1]).expand(structural.shape)
     found = apply_packing_contract(
-        batch, PackingCapabilities("document_ids"), label_shift=shift, inside_documents=inside
+        batch,
+        PackingCapabilities("document_ids", position_policy="sequence"),
+        label_shift=shift,
+        inside_documents=inside,
     )
     expected = _expected(listed(labels), rows_of(attention), rows_of(structural), shift, inside)
     assert listed(found["labels"]) == expected

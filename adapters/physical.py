@@ -227,10 +227,11 @@ def _require_longest_padding(longest_padding: object, padding: PaddingSegments) 
 def _cut(segments: Segments, longest: int) -> npt.NDArray[np.int32]:
     """Give the bounds, and more of them where padding is longer than `longest`."""
     bounds = segments.bounds.astype(np.int32)
-    long = segments.zeros[segments.lengths.take(segments.zeros) > longest]
+    long = segments.zeros.compress(segments.lengths.take(segments.zeros) > longest)
+    cuts = zip((long + 1).tolist(), bounds.take(long).tolist(), bounds.take(long + 1).tolist(), strict=True)
     parts: list[npt.NDArray[np.int32]] = []
     done = 0
-    for stop, first, last in zip((long + 1).tolist(), bounds[long].tolist(), bounds[long + 1].tolist(), strict=True):
+    for stop, first, last in cuts:
         parts += [bounds[done:stop], np.arange(first + longest, last, longest, dtype=np.int32)]
         done = stop
     return np.concatenate([*parts, bounds[done:]]) if parts else bounds

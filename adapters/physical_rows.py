@@ -43,10 +43,11 @@ def row_offsets(
     bounds, _ = physical_bounds(segments, padding)
     begins = segments.sequence * np.arange(segments.batch + 1, dtype=np.int32)
     heads = np.searchsorted(bounds, begins)
-    counts = heads[1:] - heads[:-1]
-    shape = (segments.batch, _checked_width(width, int(counts.max()) + 1))
-    offsets = np.full(shape, segments.sequence, np.int32)
-    offsets[np.arange(shape[1]) < counts[:, None]] = bounds[:-1] - np.repeat(begins[:-1], counts)
+    needed = int((heads[1:] - heads[:-1]).max()) + 1
+    offsets = np.full((segments.batch, _checked_width(width, needed)), segments.sequence, np.int32)
+    # Bounds of the rows that follow lie beyond the row.
+    places = bounds.take(heads[:-1, None] + np.arange(needed), mode="clip") - begins[:-1, None]
+    np.minimum(places, segments.sequence, out=offsets[:, :needed])
     longest = np.maximum.reduceat(bounds[1:] - bounds[:-1], heads[:-1])
     return PhysicalRows(segments.tensor(offsets), segments.tensor(longest))
 

@@ -138,7 +138,7 @@ class Segments:
         if self.few is not None:
             return _few_in_order(self.few, self.sequence)
         # Less one and without a sign, zero is greater than every id.
-        ranked = (self.ids - 1).view(np.uint64)
+        ranked = (self.ids - 1).astype(np.uint64)
         (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
         within_rows = self.bounds.take(falls + 1) % self.sequence
         return not np.count_nonzero(within_rows) and not np.count_nonzero(self.ids < 0)
@@ -171,8 +171,8 @@ class Segments:
         """Tokens of the longest document, holes left out; 0 where there is no document."""
         if not self.in_order:
             return self.documents.longest
-        lengths = self.lengths.copy()
-        lengths.put(self.zeros, 0)
+        lengths = np.array(self.lengths)
+        lengths[self.zeros] = 0
         return int(lengths.max())
 
     @cached_property
@@ -310,11 +310,11 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
     opens[: places + 1 : sequence] = True
     if places < MANY_PLACES:
         return opens.nonzero()[0]
-    words = opens.view(np.uint64)
+    words = np.frombuffer(opens, np.uint64)
     (some,) = (words != 0).nonzero()
     if some.size > words.size // 4:
         return opens.nonzero()[0]
-    bounds: Integers = words.take(some).view(np.bool_).nonzero()[0]
+    bounds: Integers = np.frombuffer(words[some], np.bool_).nonzero()[0]
     word = bounds >> 3
     bounds &= 7
     bounds += (some << 3).take(word)

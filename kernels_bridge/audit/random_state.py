@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
+
+from neatpack.kernels_bridge.audit.undoing import undo_by
 
 
 @contextmanager
@@ -16,10 +18,11 @@ def seeded() -> Generator[None, None, None]:
 
     These are the CPU's and, where CUDA is in use, those of its devices.
     """
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]  # of torch's own
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]  # of torch's own
     generators = [torch.default_generator, *(torch.cuda.default_generators[device] for device in devices)]
-    with torch.random.fork_rng(devices):  # pyright: ignore[reportUnknownMemberType]  # torch leaves it untyped
+    with ExitStack() as undo:
         for generator in generators:  # torch.manual_seed would also seed devices that are not in use yet
+            undo_by(undo, generator.set_state, generator.get_state())
             generator.manual_seed(0)
         yield
 
@@ -27,9 +30,7 @@ def seeded() -> Generator[None, None, None]:
 @contextmanager
 def preserved_generators() -> Generator[None, None, None]:
     """Afterwards, the generators of Python and numpy go on where they were."""
-    state, numpy_state = random.getstate(), np.random.get_state()  # models may draw from it
-    try:
+    with ExitStack() as undo:
+        undo_by(undo, random.setstate, random.getstate())
+        undo_by(undo, np.random.set_state, np.random.get_state())  # models may draw from it
         yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)

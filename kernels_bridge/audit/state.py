@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neatpack.kernels_bridge.audit.random_state import preserved_generators
+from neatpack.kernels_bridge.audit.undoing import undo_by
 from neatpack.kernels_bridge.binding import get_binding
 
 Undo = Callable[[], None]
@@ -36,8 +37,8 @@ def preserved(model: nn.Module, gradients: bool = True) -> Generator[None, None,
         for parameter in model.parameters() if gradients else ():
             if parameter.grad is not None:
                 _keep_values(undo, parameter.grad)
-            undo.callback(setattr, parameter, "grad", parameter.grad)
-            undo.callback(parameter.requires_grad_, parameter.requires_grad)
+            undo_by(undo, setattr, parameter, "grad", parameter.grad)
+            undo_by(undo, parameter.requires_grad_, parameter.requires_grad)
         yield
 
 
@@ -66,20 +67,20 @@ def _keep_attributes(undo: ExitStack, holder: object) -> None:
     """Keep what an object's attributes are, and what the containers and plain tensors among them hold."""
     attributes = cast("dict[object, object]", holder.__dict__)
     before = dict(attributes)
-    undo.callback(_set_back, attributes, before)
+    undo_by(undo, _set_back, attributes, before)
     for value in before.values():
         if isinstance(value, dict):
             entries = cast("dict[object, object]", value)
-            undo.callback(_set_back, entries, entries.copy())
+            undo_by(undo, _set_back, entries, entries.copy())
             for entry in entries.values():
                 if isinstance(entry, Tensor) and not isinstance(entry, nn.Parameter):
                     _keep_values(undo, entry)
         elif isinstance(value, list):
             values = cast("list[object]", value)
-            undo.callback(values.__setitem__, slice(None), values.copy())
+            undo_by(undo, values.__setitem__, slice(None), values.copy())
         elif isinstance(value, set):
             members = cast("set[object]", value)
-            undo.callback(_refill, members, members.copy())
+            undo_by(undo, _refill, members, members.copy())
         elif isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             _keep_values(undo, value)
 
@@ -88,16 +89,14 @@ def _keep_values(undo: ExitStack, tensor: Tensor) -> None:
     """Write the values of a tensor back if anything has been written to it, and else leave it alone."""
     if tensor.is_meta:
         return
-    values = tensor.detach().clone()
+    own = tensor.detach()
+    values = own.clone()
 
     def write_back() -> None:
-        with torch.no_grad():
-            if not torch.equal(tensor.nan_to_num(), values.nan_to_num()) or bool(
-                (tensor.isnan() ^ values.isnan()).any()
-            ):
-                tensor.copy_(values)
+        if not torch.equal(own.nan_to_num(), values.nan_to_num()) or bool((own.isnan() ^ values.isnan()).any()):
+            own.copy_(values)
 
-    undo.callback(write_back)
+    undo_by(undo, write_back)
 
 
 def _set_back(entries: dict[object, object], before: dict[object, object]) -> None:

@@ -6,7 +6,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module, metadata
 
 import torch
@@ -14,6 +14,7 @@ import torch
 import neatpack
 from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.report import Environment
+from neatpack.kernels_bridge.audit.undoing import undo_by
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD
 
 
@@ -44,14 +45,11 @@ def _version(distribution: str) -> str | None:
 @contextmanager
 def undisturbed() -> Generator[None, None, None]:
     """Within: one thread, no warnings of libraries. Afterwards: threads, random state and warnings as they were."""
-    threads = torch.get_num_threads()
-    with warnings.catch_warnings(), seeded(), _quiet_transformers():
+    with ExitStack() as undo, warnings.catch_warnings(), seeded(), _quiet_transformers():
         warnings.simplefilter("ignore")
+        undo_by(undo, torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+        yield
 
 
 @contextmanager

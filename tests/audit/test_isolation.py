@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from neatpack.contracts.errors import BatchError, IsolationError, ModelTypeError
 from neatpack.kernels_bridge import audit_isolation, configure_packing, get_binding, get_model_attn_implementation
+from neatpack.kernels_bridge.audit import state
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model
 from tests.audit import planted
 from tests.audit.planted import Attention, Model
@@ -118,6 +120,27 @@ def test_a_model_is_as_it_was_after_an_interruption(batch: Mapping[str, object] 
     before = watched(model)
     with pytest.raises(KeyboardInterrupt):
         audit_isolation(model, batch)
+    assert differences_between(before, watched(model)) == []
+
+
+@pytest.mark.parametrize("at", [1, 6, 17, 40])
+def test_a_model_is_as_it_was_after_an_interruption_while_it_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    give_back, calls = state._set_back, count(1)
+
+    def interrupted(entries: dict[object, object], before: dict[object, object]) -> None:
+        if next(calls) == at:
+            entries.clear()
+            raise KeyboardInterrupt
+        give_back(entries, before)
+
+    model = _with_gradients(Busy())
+    before = watched(model)
+    monkeypatch.setattr(state, "_set_back", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        audit_isolation(model, BATCH)
+    assert next(calls) > at
     assert differences_between(before, watched(model)) == []
 
 

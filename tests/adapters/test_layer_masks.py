@@ -162,4 +162,4 @@ def test_a_window_of_a_view_is_a_positive_int(size: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, "bool", None])
 def test_the_dtype_of_masks_is_one(dtype: Any) -> None:
     with pytest.raises(EncodingError, match="dtype"):
-        build_layer_masks(_IDS, {"full_attention": LayerView()}, dtype)
+        build_layer_masks(_IDS, {"full_attention": LayerView()}, dtype, max_bytes=100)

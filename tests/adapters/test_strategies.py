@@ -197,21 +197,21 @@ _MANY: tuple[EncodingFault, ...] = ("offsets_fall", "segment_over_rows", "slot_t
 
 def _values(encoding: Any) -> dict[str, Any]:
     """Give the numbers of an encoding as lists, without the fill at the end of rows that only their number makes."""
+    found: dict[str, Any] = {name: listed(getattr(encoding, name)) for name in _FIELDS if hasattr(encoding, name)}
+    return {name: _without_fill(value) if _FIELDS[name] else value for name, value in found.items()}
 
-    def without_fill(row: Any) -> Any:
-        if isinstance(row, list) and row and not isinstance(row[0], list):
-            return row[: max((at + 1 for at, number in enumerate(row) if number != -1), default=0)]
-        return [without_fill(each) for each in row]
 
-    found = {name: listed(getattr(encoding, name)) for name in _FIELDS if hasattr(encoding, name)}
-    return {name: without_fill(value) if _FIELDS[name] else value for name, value in found.items()}
+def _without_fill(values: Any) -> Any:
+    if values and not isinstance(values[0], int):
+        return [_without_fill(row) for row in values]
+    return values[: max((at + 1 for at, number in enumerate(values) if number != -1), default=0)]
 
 
 def _differences(right: Any, wrong: Any) -> list[tuple[tuple[int, ...], Any, Any]]:
-    if not isinstance(right, list) and not isinstance(wrong, list):
+    if isinstance(right, int | None) and isinstance(wrong, int | None):
         return [((), right, wrong)] if right != wrong else []
-    pairs = enumerate(zip_longest(right or [], wrong or []))
-    return [((at, *place), was, now) for at, pair in pairs for place, was, now in _differences(*pair)]
+    pairs: list[tuple[Any, Any]] = list(zip_longest(right or [], wrong or []))
+    return [((at, *place), was, now) for at, pair in enumerate(pairs) for place, was, now in _differences(*pair)]
 
 
 @pytest.mark.parametrize("fault", ENCODING_FAULTS)

@@ -135,8 +135,9 @@ def test_every_field_that_is_wrong_or_unknown_is_named_and_no_other(
         field: data.draw(st.sampled_from(values)) for field, values in _WRONG[model].items() if data.draw(st.booleans())
     }
     entries = {**right, **wrong, **({} if unknown is None else {unknown: 1})}
-    named = {*wrong, *({} if unknown is None else {unknown})}
-    for read, given_entries in ((model.read, entries), (model.read_json, json.dumps(entries))):
+    named: set[str] = {*wrong, *([] if unknown is None else [unknown])}
+    ways: list[tuple[Any, object]] = [(model.read, entries), (model.read_json, json.dumps(entries))]
+    for read, given_entries in ways:
         if not named:
             read(given_entries)
             continue

@@ -207,8 +207,12 @@ def _without_fill(values: Any) -> Any:
     return values[: max((at + 1 for at, number in enumerate(values) if number != -1), default=0)]
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
 def _differences(right: Any, wrong: Any) -> list[tuple[tuple[int, ...], Any, Any]]:
-    if isinstance(right, int | None) and isinstance(wrong, int | None):
+    if not _is_list(right) and not _is_list(wrong):
         return [((), right, wrong)] if right != wrong else []
     pairs: list[tuple[Any, Any]] = list(zip_longest(right or [], wrong or []))
     return [((at, *place), was, now) for at, pair in enumerate(pairs) for place, was, now in _differences(*pair)]

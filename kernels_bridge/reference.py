@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.visibility import sees
+from neatpack.adapters.visibility import fill_visible
 from neatpack.contracts.errors import KernelInputError, Problem
 
 Window = tuple[int | None, int | None]
@@ -109,11 +109,13 @@ def varlen_attention(
 def _visible(queries: int, keys: int, causal: bool, window: Window, device: torch.device) -> Tensor:
     """Who sees whom inside one document: bool `[queries, keys]`."""
     left, right = window
+    if causal:
+        side = max(queries, keys)
+        square = torch.empty(side, side, dtype=torch.bool, device=device)
+        fill_visible(square, None if left is None else left + 1)
+        return square[side - queries :, side - keys :]
     query = torch.arange(keys - queries, keys, device=device)[:, None]
     key = torch.arange(keys, device=device)[None]
-    if causal:
-        reach = None if left is None else left + 1
-        return sees(torch.ones_like(query), torch.ones_like(key), query, key, window=reach)
     visible = torch.ones(queries, keys, dtype=torch.bool, device=device)
     if left is not None:
         visible &= query - key <= left

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from neatpack.kernels_bridge.audit.crossing import Crossing, Pair, find_crossing
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.origin import Origin, find_origin
 from neatpack.kernels_bridge.audit.probes import (
+    ROUNDING,
     Ask,
     Measurement,
     answers_to_earlier_tokens,
@@ -24,9 +24,6 @@ from neatpack.kernels_bridge.audit.probes import (
 )
 from neatpack.kernels_bridge.audit.subject import Answer
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD
-
-SAME: Final = 2e-6
-"""Share of their scale up to which logits or gradients are the same but for rounding: a fifth of what is a movement."""
 
 
 @dataclass
@@ -90,7 +87,9 @@ class Computation:
         return (
             self.answer.finite_padding == answer.finite_padding
             and self.answer.scalars.keys() == answer.scalars.keys()
-            and all(torch.allclose(one, answer.scalars[name], SAME, 0.0) for name, one in self.answer.scalars.items())
+            and all(
+                torch.allclose(one, answer.scalars[name], ROUNDING, 0.0) for name, one in self.answer.scalars.items()
+            )
             and self.answers(answer.logits)
             and len(self.gradients()) == len(gradients()) > 0
             and _are_close(self.gradients(), gradients(), max(float(one.abs().max()) for one in self.gradients()))
@@ -123,8 +122,8 @@ class Computations:
 
 
 def _are_close(ones: Sequence[Tensor], others: Sequence[Tensor], scale: float) -> bool:
-    """Whether nothing is further apart than `SAME` of a scale. What is not a number is not the same."""
+    """Whether nothing is further apart than `ROUNDING` of a scale. What is not a number is not the same."""
     return all(
-        one.shape == other.shape and bool(((one - other).abs() <= SAME * scale).all())
+        one.shape == other.shape and bool(((one - other).abs() <= ROUNDING * scale).all())
         for one, other in zip(ones, others, strict=True)
     )

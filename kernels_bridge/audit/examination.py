@@ -139,6 +139,8 @@ def _matrix(measurement: Measurement) -> tuple[tuple[float, ...], ...]:
     moved = measurement.perturbation.matrix
     if measurement.gradient is None or not measurement.gradient.matrix:
         return moved
+    if not moved:
+        return measurement.gradient.matrix
     both = zip(moved, measurement.gradient.matrix, strict=True)
     return tuple(tuple(map(max, row, others)) for row, others in both)
 

@@ -13,6 +13,9 @@ from torch import Tensor
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.subject import Answer
 
+ROUNDING: Final = 2e-6
+"""Share of their scale up to which logits or gradients may differ by rounding: a fifth of what counts as a movement."""
+
 
 class Ask(Protocol):
     """Give the documents to a model in the way of one path."""
@@ -32,7 +35,7 @@ class Movement:
         source: index of the document whose effect is the greatest.
         target: index of the document that shows it.
         matrix: the effect of each document on each other, `[source][target]`, in these shares; empty where documents
-            were too many to try them one by one.
+            were not tried one by one.
 
     All effects are NaN where one of them is not finite.
     """
@@ -91,14 +94,14 @@ def measure(ask: Ask, answer: Answer, packed: PackedDocuments, alone: Answer | N
     by_themselves = logits if alone is None else [part.detach() for part in alone.logits]
     scale = variation(by_themselves)
     unit = scale if scale > 0 and math.isfinite(scale) else 1.0
+    shares_calls = len(answer.embeddings) == 1  # documents in calls of their own have no padding
     gradient, by_padding_embeddings = _gradient(answer, packed.document_ids == 0)
     before = logits
-    perturbation = _perturbation(ask, packed, before, unit)
-    if perturbation.cross > 0 and gradient is not None and gradient.cross == 0:
+    perturbation = _perturbation(ask, packed, before, unit, one_way=not shares_calls)
+    if perturbation.cross > ROUNDING and gradient is not None and gradient.cross == 0:
         # With a graph for gradients, other kernels may have answered than do without, and have rounded otherwise.
         before = [part.detach() for part in ask().logits]
-        perturbation = _perturbation(ask, packed, before, unit)
-    shares_calls = len(answer.embeddings) == 1  # documents in calls of their own have no padding
+        perturbation = _perturbation(ask, packed, before, unit, one_way=not shares_calls)
     without_padding = ask(tokens=packed.with_changed_padding()) if shares_calls else None
     by_padding = [] if without_padding is None else _distances(without_padding.logits, before, unit)
     return Measurement(
@@ -181,11 +184,11 @@ def read_tokens(answer: Answer, source: int, target: int) -> tuple[int, ...]:
     return tuple(sorted(read))
 
 
-def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float) -> Movement:
+def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], unit: float, one_way: bool) -> Movement:
     def effects_of(sources: Group) -> list[float]:
         return _distances(ask(tokens=packed.with_changed(*sources)).logits, logits, unit)
 
-    found = _Effects({group: effects_of(group) for group in _groups(len(packed.places))})
+    found = _Effects({group: effects_of(group) for group in _groups(len(packed.places), one_way)})
     cross, sources, target = found.worst
     source = _narrowed(sources, lambda part: effects_of(part)[target]) if cross > 0 else 0
     return found.movement(source, target, found.by_group if found.one_by_one else {})
@@ -267,17 +270,22 @@ class _Effects:
         return Movement(self.worst[0], own, source, target, tuple(tuple(effects) for effects in matrix.values()))
 
 
-def _groups(documents: int) -> list[Group]:
+def _groups(documents: int, one_way: bool = False) -> list[Group]:
     """Choose groups such that for any two documents, one group holds the first and not the second.
 
-    Of many documents, each bit of the index makes two groups: those that have it, and those that have it not.
+    Of many documents, each bit of the index makes two groups: those that have it, and those that have it not. With
+    `one_way`, the first always comes before the second, as in calls of their own: then the latter groups are enough.
     """
+    if one_way:  # no index has all of these bits, so that each is in some group
+        return [_without_bit(documents, bit) for bit in range(documents.bit_length())]
     if documents <= ONE_BY_ONE:
         return [(index,) for index in range(documents)]
-    bits = range((documents - 1).bit_length())
-    return [
-        tuple(index for index in range(documents) if (index >> bit) % 2 == value) for bit in bits for value in (0, 1)
-    ]
+    without = [_without_bit(documents, bit) for bit in range((documents - 1).bit_length())]
+    return [group for one in without for group in (one, tuple(sorted({*range(documents)} - {*one})))]
+
+
+def _without_bit(documents: int, bit: int) -> Group:
+    return tuple(index for index in range(documents) if not index >> bit & 1)
 
 
 def _narrowed(group: Group, effect_of: Callable[[Group], float]) -> int:

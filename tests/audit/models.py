@@ -58,6 +58,23 @@ class Leaks(Base):
         return self.answer(self.attention(self.embed(input_ids)))
 
 
+class Remembers(Leaks):
+    """Leaks from call to call: each hears from the one `back` before it, since the last call of six tokens."""
+
+    def __init__(self, back: int) -> None:
+        super().__init__()
+        self.back = back
+        self.heard: list[Tensor] = []
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states = self.embed(input_ids)
+        if input_ids.shape[1] == 6:
+            self.heard.clear()
+        self.heard.append(states.detach().mean())
+        earlier = self.heard[-1 - self.back] if len(self.heard) > self.back else 0.0
+        return self.answer(self.attention(states) + earlier)
+
+
 class IgnoresTheMask(Leaks):
     """Takes every argument, and reads none."""
 

@@ -176,5 +176,14 @@ def test_a_forward_that_exits_is_an_error_of_its_path(audit: Audit) -> None:
     assert paths["per_document"].verdict == "clean"
 
 
+@pytest.mark.parametrize("back", [1, 2, 3, 4])
+def test_documents_that_meet_only_in_what_is_kept_from_call_to_call_are_found(texts: list[bytes], back: int) -> None:
+    target = Builder("custom", lambda: models.Remembers(back))
+    path = audit_models([target], texts, paths=["per_document"]).models[0].paths["per_document"]
+    assert (path.verdict, path.gradient) == ("leak", 0.0)
+    assert path.from_document is not None
+    assert path.to_document == path.from_document + back
+
+
 def test_every_path_is_reported_in_order(audit: Audit) -> None:
     assert list(audit(models.TokenByToken).paths) == [path.name for path in PATHS]

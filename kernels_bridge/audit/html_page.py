@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
+from neatpack.kernels_bridge.audit.overview import figures_text
 from neatpack.kernels_bridge.audit.report import ModelReport, PathReport, Report, Verdict
 
 _COLOURS: Final[dict[Verdict, str]] = {
@@ -57,6 +58,7 @@ def html_page(report: Report) -> str:
         "<h1>neatpack audit</h1>",
         f"<p>The configured path of {clean} of {len(report.models)} models is clean. "
         f'<span class="note">{escape(f"{versions}, {here.device}, Python {here.python}")}</span></p>',
+        f'<p class="note">{escape(" ".join(figures_text(report)))}</p>',
         *(line for model in report.models for line in _model(model, here.threshold)),
         "</body></html>",
     ]
@@ -64,8 +66,8 @@ def html_page(report: Report) -> str:
 
 
 def _model(model: ModelReport, threshold: float) -> Iterator[str]:
-    class_name = f' <span class="note">{escape(model.class_name)}</span>' if model.class_name else ""
-    yield f"<h2>{escape(model.name)}{class_name}</h2>"
+    note = escape(f"{model.class_name or ''} {model.seconds:.1f} s".strip())
+    yield f'<h2>{escape(model.name)} <span class="note">{note}</span></h2>'
     if model.error is not None:
         yield f"<p>{_badge('error')} not audited: {escape(model.error)}</p>"
         return

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final
 
+from neatpack.kernels_bridge.audit.overview import figures_text
 from neatpack.kernels_bridge.audit.report import ModelReport, Report
 
 _MARKED: Final = re.compile(r"([\\`*_\[\]|#~!])")
@@ -29,7 +30,9 @@ def markdown_summary(report: Report) -> str:
     lines += ["", *details] if details else []
     here = report.environment
     versions = f"neatpack {here.neatpack}, torch {here.torch}, Transformers {here.transformers}, {here.dtype}"
-    return "\n".join([*lines, "", f"{_plain(versions)}, {_plain(here.device)}."]) + "\n"
+    return (
+        "\n".join([*lines, "", f"{_plain(versions)}, {_plain(here.device)}. {' '.join(figures_text(report))}"]) + "\n"
+    )
 
 
 def _row(model: ModelReport) -> str:

@@ -49,7 +49,7 @@ def figures_text(report: Report) -> Iterator[str]:
     if figures.median_seconds is not None:
         yield (
             f"{figures.wall_seconds:.1f} s in all, {figures.workers} at a time; "
-            f"{figures.median_seconds:.2f} s a model (median)."
+            f"{figures.total_seconds:.1f} s of audits, {figures.median_seconds:.2f} s a model (median)."
         )
 
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from neatpack.kernels_bridge.audit.overview import LETTERS, overview_lines
+from neatpack.kernels_bridge.audit.html_page import html_page
+from neatpack.kernels_bridge.audit.markdown_summary import markdown_summary
+from neatpack.kernels_bridge.audit.overview import LETTERS, figures_text, overview_lines
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES
 from neatpack.kernels_bridge.audit.report import VERDICTS, Configured, ModelReport, Report, Run
 from neatpack.kernels_bridge.audit.surroundings import audit_environment
@@ -51,5 +53,9 @@ def test_what_was_not_audited_says_why_in_one_line(report: Report) -> None:
 def test_the_figures_come_last(report: Report) -> None:
     *_, counted, timed = plain(overview_lines(report, 120)).split("\n")
     assert counted == "2 models audited, 1 of them in an earlier run, 1 not."
-    assert timed.startswith("3.2 s in all, 2 at a time; ")
-    assert timed.endswith("1.00 s a model (median).")
+    assert timed == "3.2 s in all, 2 at a time; 2.0 s of audits, 1.00 s a model (median)."
+
+
+@pytest.mark.parametrize("write", [html_page, markdown_summary])
+def test_pages_hold_the_figures_too(report: Report, write: Callable[[Report], str]) -> None:
+    assert " ".join(figures_text(report)) in write(report)

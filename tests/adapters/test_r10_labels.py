@@ -113,6 +113,14 @@ def test_a_trailing_excluded_token_is_known_from_the_structural_ids() -> None:
     assert listed(mask_labels(labels, attention, "document", document_ids=structural)) == [[5, -100, -100]]
 
 
+def test_joined_documents_keep_their_targets_unless_asked_otherwise() -> None:
+    labels, structural = torch.tensor([[5, 6, 7]]), torch.tensor([[1, 1, 2]])
+    joined = torch.ones_like(structural)
+    assert listed(mask_labels(labels, joined, "model", document_ids=structural)) == [[-100, 6, 7]]
+    inside = mask_labels(labels, joined, "model", document_ids=structural, inside_documents=True)
+    assert listed(inside) == [[-100, 6, -100]]
+
+
 def test_eligibility_reaches_the_labels() -> None:
     ids = torch.tensor([[1, 1, 1, 1]])
     batch: TrainingBatch[Tensor] = {

@@ -117,6 +117,7 @@ KIND_TEXTS: Final[Mapping[str, str]] = {
     "differs: positions": "positions do not restart",
     "differs: length": "the longest row changes the others",
     "differs: causality": "tokens see later tokens",
+    "differs: mask": "tokens see others than by the model's own mask",
     "differs: unexplained": "documents answer otherwise than alone",
     "leak: causality": "tokens see later tokens, and other documents",
     "inconclusive: gradient_unseen": "no gradient could be watched",

@@ -23,6 +23,9 @@ LENGTHS: Final = (6, 1, 9, 12, 4)
 CAPACITY: Final = 19
 """Tokens per row: first fit gives two rows, each with padding. No axis of a tiny model has this size."""
 
+_FEWEST: Final = 3
+"""Token ids up to which another one than 0 cannot always be found for a changed token."""
+
 ASKED_ALONE: Final = 12
 """Documents up to which each is compared with itself alone."""
 
@@ -129,6 +132,8 @@ class PackedDocuments:
 
     def _changed_where(self, changed: Tensor) -> Tensor:
         others = (self.input_ids + max(1, self.vocabulary // 3)) % self.vocabulary
+        if self.vocabulary > _FEWEST:  # to some models, 0 is padding wherever it stands, and takes no position
+            others = others.where(others != 0, 1)
         return torch.where(changed & (self.input_ids < self.vocabulary), others, self.input_ids)
 
 

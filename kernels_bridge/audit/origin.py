@@ -62,6 +62,8 @@ class Origin:
         if self.module and any(word in name for word in _ROUTERS):
             kinds.append("router")
         kinds.extend(kind for kind, names in _OPERATIONS if not names.isdisjoint(self.operations))
+        if not kinds and "shift" in self.module.rpartition(".")[2]:
+            return "token_shift"
         return kinds[0] if kinds else "mixing"
 
     def __str__(self) -> str:
@@ -109,8 +111,7 @@ def _trace(model: nn.Module, run: Callable[[], object], target: Place, sequence:
     def record_as(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
             given = _at_document((*args, *kwargs.values()), target, sequence)
-            outputs = cast("tuple[object, ...]", output) if isinstance(output, tuple) else (output,)
-            returned = _at_document(outputs, target, sequence)
+            returned = _at_document(output, target, sequence)
             records.append(_Record(name, type(module).__name__, given, returned))
 
         return hook
@@ -125,16 +126,22 @@ def _trace(model: nn.Module, run: Callable[[], object], target: Place, sequence:
     return records
 
 
-def _at_document(values: tuple[object, ...], target: Place, sequence: int) -> list[Tensor]:
-    """Cut the floating tensors `[batch, sequence, ...]` and `[batch, channels, sequence, ...]` to one document."""
-    parts: list[Tensor] = []
-    for tensor in values:
-        if isinstance(tensor, Tensor) and tensor.is_floating_point():
-            axis = token_axis(tensor, sequence)
-            if axis is not None and tensor.shape[0] > target.row:
-                part = tensor[target.row].narrow(axis - 1, target.start, target.length)
-                parts.append(part.movedim(axis - 1, 0).detach().clone())
-    return parts
+def _at_document(values: object, target: Place, sequence: int) -> list[Tensor]:
+    """Cut the floating tensors among `values` to one document: `[batch, sequence, ...]`, `[batch, channels, sequence,
+    ...]` and `[sequence, batch, ...]`."""
+    if isinstance(values, (tuple, list)):
+        inner = cast("Sequence[object]", values)
+        return [part for value in inner for part in _at_document(value, target, sequence)]
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        return []
+    axis = token_axis(values, sequence)
+    rows = 0
+    if axis is None and values.ndim > 1 and values.shape[0] == sequence:
+        axis, rows = 0, 1
+    if axis is None or values.shape[rows] <= target.row:
+        return []
+    part = values.select(rows, target.row).movedim(max(axis - 1, 0), 0)
+    return [part.narrow(0, target.start, target.length).detach().clone()]
 
 
 def token_axis(tensor: Tensor, sequence: int) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pytest
 import torch
+from hypothesis.errors import Flaky
 from torch import Tensor
 
 from neatpack.adapters import (
@@ -61,8 +62,9 @@ from tests.adapters import (
 from tests.adapters.faults import Plant, after, before, given, held, returns, swap
 from tests.adapters.properties import property_names, run_property
 
-_CAUGHT: Final = (AssertionError, PackingError, pytest.fail.Exception, LookupError, ValueError)
-"""A property has noticed where it fails, or where something refuses or breaks."""
+_CAUGHT: Final = (AssertionError, PackingError, pytest.fail.Exception, LookupError, ValueError, Flaky)
+"""A property has noticed where it fails, also where a fault that is drawn anew fails only once, or where something
+refuses or breaks."""
 
 _RULES: Final = (
     test_kernel_arguments,

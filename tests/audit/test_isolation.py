@@ -123,14 +123,14 @@ def test_a_model_is_as_it_was_after_an_interruption(batch: Mapping[str, object] 
     assert differences_between(before, watched(model)) == []
 
 
-@pytest.mark.parametrize("at", [1, 6, 17, 40])
+@pytest.mark.parametrize("at", [1, 6, 12, 17])
 def test_a_model_is_as_it_was_after_an_interruption_while_it_is_given_back(
     monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     give_back, calls = state._set_back, count(1)
 
     def interrupted(entries: dict[object, object], before: dict[object, object]) -> None:
-        if next(calls) == at:
+        if before and next(calls) == at:
             entries.clear()
             raise KeyboardInterrupt
         give_back(entries, before)

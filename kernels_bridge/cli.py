@@ -13,6 +13,8 @@ from neatpack.contracts.errors import BatchFileError, PackingError, Problem
 from neatpack.kernels_bridge.terminal import progress_of, show, terminal_width
 
 if TYPE_CHECKING:
+    import torch
+
     from neatpack.kernels_bridge.audit.report import ModelReport, Report
     from neatpack.kernels_bridge.audit.targets import Target
 
@@ -72,6 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--json", action="store_true", help="print the report as JSON")
     audit.add_argument("--batch", type=Path, metavar="FILE", help="a saved batch to audit modules of your own on")
     audit.add_argument("--keep-weights", action="store_true", help="leave parameters that are all zero as they are")
+    audit.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="of weights and masks; float32 if not given",
+    )
     audit.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE, with leaks drawn, as HTML")
     audit.add_argument("--markdown", type=Path, metavar="FILE", help="write a summary to FILE, as Markdown")
     audit.set_defaults(command=_audit, misuse=audit.error)
@@ -112,8 +120,8 @@ def _require_targets(given: argparse.Namespace) -> None:
         given.misuse("give either targets or --all")
     if misplaced and not given.all:
         given.misuse(f"{', '.join(misplaced)}: only with --all")
-    if given.all and (given.batch is not None or given.keep_weights):
-        given.misuse("--batch, --keep-weights: only with targets")
+    if given.all and (given.batch is not None or given.keep_weights or given.dtype != "float32"):
+        given.misuse("--batch, --keep-weights, --dtype: only with targets")
 
 
 def _audit_everything(given: argparse.Namespace) -> int:
@@ -142,19 +150,22 @@ def _audit_everything(given: argparse.Namespace) -> int:
 
 
 def _audit_targets(given: argparse.Namespace) -> int:
+    import torch
+
     from neatpack.kernels_bridge.audit.run import audit_models
     from neatpack.kernels_bridge.audit.table import table_lines
     from neatpack.kernels_bridge.audit.targets import parse_target
     from neatpack.kernels_bridge.audit.texts import default_paths, read_texts
 
+    dtype: torch.dtype = getattr(torch, given.dtype)
     with _current_folder_importable(), _progress() as progress:
         targets: list[Target] = [parse_target(text) for text in given.targets]
         if given.batch is not None:
-            report = _audit_on_batch(given, targets)
+            report = _audit_on_batch(given, targets, dtype)
         else:
             texts = read_texts(given.text or default_paths())
             layers = given.html is not None
-            report = audit_models(targets, texts, progress, keep_weights=given.keep_weights, layers=layers)
+            report = audit_models(targets, texts, progress, keep_weights=given.keep_weights, layers=layers, dtype=dtype)
     _write_files(given, report)
     if given.json:
         sys.stdout.write(report.dumps() + "\n")
@@ -163,19 +174,21 @@ def _audit_targets(given: argparse.Namespace) -> int:
     return CLEAN if report.is_clean else NOT_CLEAN
 
 
-def _audit_on_batch(given: argparse.Namespace, targets: Sequence[Target]) -> Report:
+def _audit_on_batch(given: argparse.Namespace, targets: Sequence[Target], dtype: torch.dtype) -> Report:
     """Audit modules of the caller's own on a saved batch."""
     from neatpack.adapters.batch_files import load_batch
     from neatpack.kernels_bridge.audit.isolation import audit_build
     from neatpack.kernels_bridge.audit.report import Report
     from neatpack.kernels_bridge.audit.surroundings import audit_environment
+    from neatpack.kernels_bridge.audit.targets import prepared
+    from neatpack.kernels_bridge.audit.ways import noise_in
 
     batch = load_batch(given.batch)
     models: list[ModelReport] = []
     for target in targets:
-        with target.variant("built") as variant:
+        with prepared(target, keep_weights=True, dtype=dtype).variant("built") as variant:
             models.append(audit_build(target.name, variant.model, batch, given.keep_weights))
-    return Report(audit_environment(), tuple(models))
+    return Report(audit_environment(dtype, threshold=noise_in(dtype)), tuple(models))
 
 
 def _write_files(given: argparse.Namespace, report: Report) -> None:

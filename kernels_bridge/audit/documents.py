@@ -67,6 +67,7 @@ class PackedDocuments:
         vocabulary: token ids lie below it, except where an image stands, which no change of tokens takes away.
         bidirectional: whether tokens of a document are to see later ones of it, as in an encoder.
         structural_ids: the ids as packed, where `document_ids` join documents; None where they do not.
+        mask_dtype: of additive masks: the model's.
     """
 
     input_ids: Tensor
@@ -76,6 +77,7 @@ class PackedDocuments:
     vocabulary: int
     bidirectional: bool = False
     structural_ids: Tensor | None = None
+    mask_dtype: torch.dtype = torch.float32
 
     def tokens_of(self, document: int) -> Tensor:
         """Where along `sequence` the tokens of one document lie, holes left out: int64 `[length]`."""

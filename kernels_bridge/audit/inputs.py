@@ -61,7 +61,7 @@ def _segment_index(packed: PackedDocuments) -> Tensor:
 
 
 def _masks_per_layer(packed: PackedDocuments, windows: LayerWindows) -> Tensor | dict[str, Tensor]:
-    masks = {kind: layer_mask(packed, kind, window, torch.float32) for kind, window in windows.items()}
+    masks = {kind: layer_mask(packed, kind, window, packed.mask_dtype) for kind, window in windows.items()}
     return next(iter(masks.values())) if len(masks) == 1 else masks
 
 
@@ -70,7 +70,7 @@ BUILDERS: Final[Mapping[Given, Callable[[PackedDocuments, LayerWindows], Mapping
     "flash_varlen": lambda packed, _: flash_varlen_kwargs(packed.document_ids),
     "seq_idx": lambda packed, _: {"seq_idx": _segment_index(packed)},
     "cu_seqlens": lambda packed, _: {"cu_seqlens": flash_varlen_kwargs(packed.document_ids)["cu_seq_lens_q"]},
-    "mask_4d_float": lambda packed, _: {"attention_mask": layer_mask(packed, "", None, torch.float32)},
+    "mask_4d_float": lambda packed, _: {"attention_mask": layer_mask(packed, "", None, packed.mask_dtype)},
     "mask_4d_bool": lambda packed, _: {"attention_mask": layer_mask(packed, "", None, torch.bool)},
     "mask_4d_per_layer": lambda packed, windows: {"attention_mask": _masks_per_layer(packed, windows)},
     "mask_2d": lambda packed, _: {"attention_mask": (packed.document_ids > 0).to(torch.int64)},

@@ -27,11 +27,11 @@ from neatpack.kernels_bridge.audit.remedies import with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, ModelReport, PathReport, Report, Run
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
-from neatpack.kernels_bridge.audit.targets import Redrawn, Target, Variant, layer_windows
+from neatpack.kernels_bridge.audit.targets import Target, Variant, layer_windows, prepared
 from neatpack.kernels_bridge.audit.texts import excerpts
 from neatpack.kernels_bridge.audit.trials import not_reached, try_further, usual_documents
 from neatpack.kernels_bridge.audit.verdicts import KernelCalls
-from neatpack.kernels_bridge.audit.ways import configured_way
+from neatpack.kernels_bridge.audit.ways import configured_way, noise_in, noise_of
 from neatpack.kernels_bridge.audit.witness import Witness
 from neatpack.kernels_bridge.binding import Binding
 
@@ -51,10 +51,11 @@ def audit_models(
     paths: Collection[PathName] = PATH_NAMES,
     keep_weights: bool = False,
     layers: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Report:
     """Audit several models, one after the other.
 
-    One thread is used, and fp32. Thread count, random state and warnings are afterwards as they were.
+    One thread is used. Thread count, random state and warnings are afterwards as they were.
 
     Args:
         targets: what to audit.
@@ -64,6 +65,7 @@ def audit_models(
         keep_weights: leave parameters that are all zero as they are; else they are redrawn, since a gate of zeros
             hides whatever lies behind it.
         layers: report, for a leak, how far documents reach at each layer.
+        dtype: of parameters, buffers and masks.
 
     Raises:
         BatchError: the texts are too short.
@@ -78,10 +80,16 @@ def audit_models(
     excerpts(texts, LENGTHS)
     started = time.perf_counter()
     with undisturbed():
-        here = audit_environment()
+        here = audit_environment(dtype, threshold=noise_in(dtype))
         models = [
-            _audit_model(target, texts, _numbered(progress, f"[{index}/{len(targets)}] {target.name}"), paths, layers)
-            for index, target in enumerate((target if keep_weights else Redrawn(target) for target in targets), start=1)
+            _audit_model(
+                prepared(target, keep_weights=keep_weights, dtype=dtype),
+                texts,
+                _numbered(progress, f"[{index}/{len(targets)}] {target.name}"),
+                paths,
+                layers,
+            )
+            for index, target in enumerate(targets, start=1)
         ]
     return Report(here, tuple(models), Run(time.perf_counter() - started))
 
@@ -95,8 +103,9 @@ def _audit_model(
         with target.variant("eager") as variant:
             subject = Subject(variant.model)
             packed = pack_documents(texts, subject.vocabulary(), _device(variant.model), variant.images)
+            packed = replace(packed, mask_dtype=_dtype(variant.model))
             alone = partial(subject.alone, packed, arguments=partial(arguments_alone, variant.model, packed))
-            examination = begin_examination(packed, alone)
+            examination = begin_examination(packed, alone, noise_of(variant.model))
             audit = _Audit(target, examination, progress, paths, layers)
             class_name = type(variant.model).__name__
         reports = audit.run()
@@ -174,7 +183,7 @@ class _Audit:
             self.choice = state.choice
             if state.refusal is not None:
                 return _failed(state.refusal)
-            way = configured_way(model, state.binding)
+            way = configured_way(model, state.binding, self.examination.noise)
             try:
                 report, usual = self._usual_report(path, model, state.binding), self.packed
             except ANYTHING:
@@ -228,6 +237,10 @@ class _Audit:
 def _device(model: nn.Module) -> torch.device:
     tensors: Iterable[Tensor] = (*model.parameters(), *model.buffers())
     return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
 
 
 def _failed(error: BaseException) -> PathReport:

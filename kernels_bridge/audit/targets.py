@@ -18,6 +18,7 @@ from neatpack.kernels_bridge.audit.paths import Attention
 from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.audit.state import redrawn_zeros
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model, require_model_type, tiny_model_class
+from neatpack.kernels_bridge.audit.undoing import undo_by
 from neatpack.kernels_bridge.audit.witness import NAME, Witness, attention_registries, registered
 from neatpack.kernels_bridge.hf_masks import mask_kinds
 from neatpack.kernels_bridge.models import text_config
@@ -152,6 +153,40 @@ class Redrawn:
         """Build it with `attention`; at the end the zeros are back."""
         with self.target.variant(attention) as variant, redrawn_zeros(variant.model):
             yield variant
+
+
+@dataclass(frozen=True)
+class InDtype:
+    """A target whose parameters and buffers are of another dtype while it is built."""
+
+    target: Target
+    dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        return self.target.name
+
+    @property
+    def custom(self) -> bool:
+        """Whether it is somebody's own module, of which nothing is known."""
+        return self.target.custom
+
+    @contextmanager
+    def variant(self, attention: Attention) -> Generator[Variant, None, None]:
+        """Build it with `attention`; at the end its own values are back."""
+        with self.target.variant(attention) as variant, ExitStack() as undo:
+            for tensor in (*variant.model.parameters(), *variant.model.buffers()):
+                if tensor.is_floating_point():
+                    undo_by(undo, setattr, tensor, "data", tensor.data)
+                    tensor.data = tensor.data.to(self.dtype)
+            yield variant
+
+
+def prepared(target: Target, *, keep_weights: bool, dtype: torch.dtype) -> Target:
+    """Let a target be built in a dtype, and with parameters that are all zero redrawn unless weights are kept."""
+    target = target if dtype == torch.float32 else InDtype(target, dtype)
+    return target if keep_weights else Redrawn(target)
 
 
 def parse_target(text: str) -> Target:

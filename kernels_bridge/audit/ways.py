@@ -129,4 +129,19 @@ def noise_of(model: nn.Module) -> float:
     coarsest = max((torch.finfo(tensor.dtype).eps for tensor in floating if tensor.dtype.itemsize > 1), default=0.0)
     if any(tensor.device.type != "cpu" for tensor in floating):
         coarsest = max(coarsest, 2**-10)
-    return THRESHOLD if coarsest <= torch.finfo(torch.float32).eps else 8 * coarsest
+    return _noise(coarsest)
+
+
+def noise_in(dtype: torch.dtype) -> float:
+    """How far rounding may move logits that a CPU computes in a dtype, as a share of their scale.
+
+    Example:
+        >>> noise_in(torch.float32), noise_in(torch.bfloat16)
+        (1e-05, 0.0625)
+    """
+    return _noise(torch.finfo(dtype).eps)
+
+
+def _noise(unit: float) -> float:
+    """Eight units in the last place, and no less than what counts in fp32."""
+    return THRESHOLD if unit <= torch.finfo(torch.float32).eps else 8 * unit

@@ -50,7 +50,8 @@ def call_counted(call: Callable[[], object]) -> None:
     looking = subprocess.Popen(["callgrind_control", "--instr=on", str(os.getpid())], stdout=subprocess.DEVNULL)  # noqa: S603, S607 - the tool that came with valgrind
     while looking.poll() is None:  # Valgrind obeys while the process runs, and not while it waits.
         pass
-    toggle = torch._C._valgrind_toggle  # noqa: SLF001 - as torch's own benchmark utilities do
+    # As torch's own benchmark utilities do.
+    toggle = torch._C._valgrind_toggle  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # there is no other
     toggle()
     call()
     toggle()

@@ -119,7 +119,8 @@ def image_markers(row: Sequence[int]) -> list[int]:
     return markers
 
 
-def _pixels(marker: int, shape: Sequence[int]) -> Tensor:
+def pixels_of(marker: int, shape: Sequence[int]) -> Tensor:
+    """Draw an image from the token that marks it."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(marker))
 
 
@@ -127,7 +128,7 @@ def _grids(rows: Sequence[Sequence[int]]) -> dict[str, object]:
     """Images as rows of patches, `[patches, channels * frames * patch * patch]`, and the grid of each."""
     markers = [marker for row in rows for marker in row]
     patches, width = _GRID[1] * _GRID[2], _CHANNELS * 2 * PATCH_SIZE**2
-    pixels = torch.cat([_pixels(marker, (patches, width)) for marker in markers])
+    pixels = torch.cat([pixels_of(marker, (patches, width)) for marker in markers])
     return {"pixel_values": pixels, "image_grid_thw": torch.tensor([_GRID] * len(markers))}
 
 
@@ -135,10 +136,10 @@ def _planes(rows: Sequence[Sequence[int]], by_row: bool) -> dict[str, object]:
     """Images as planes, `[images, channels, height, width]`, or `[batch, images, ...]` with planes of zeros behind."""
     shape = (_CHANNELS, IMAGE_SIZE, IMAGE_SIZE)
     if not by_row:
-        return {"pixel_values": torch.stack([_pixels(marker, shape) for row in rows for marker in row])}
+        return {"pixel_values": torch.stack([pixels_of(marker, shape) for row in rows for marker in row])}
     most = max(map(len, rows))
     pixels = torch.zeros(len(rows), most, *shape)
     for index, row in enumerate(rows):
         for place, marker in enumerate(row):
-            pixels[index, place] = _pixels(marker, shape)
+            pixels[index, place] = pixels_of(marker, shape)
     return {"pixel_values": pixels}

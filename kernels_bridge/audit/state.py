@@ -67,11 +67,11 @@ def _keep_attributes(undo: ExitStack, holder: object) -> None:
     """Keep what an object's attributes are, and what the containers and plain tensors among them hold."""
     attributes = cast("dict[object, object]", holder.__dict__)
     before = dict(attributes)
-    undo_by(undo, _set_back, attributes, before)
+    undo_by(undo, set_back, attributes, before)
     for value in before.values():
         if isinstance(value, dict):
             entries = cast("dict[object, object]", value)
-            undo_by(undo, _set_back, entries, entries.copy())
+            undo_by(undo, set_back, entries, entries.copy())
             for entry in entries.values():
                 if isinstance(entry, Tensor) and not isinstance(entry, nn.Parameter):
                     _keep_values(undo, entry)
@@ -99,7 +99,7 @@ def _keep_values(undo: ExitStack, tensor: Tensor) -> None:
     undo_by(undo, write_back)
 
 
-def _set_back(entries: dict[object, object], before: dict[object, object]) -> None:
+def set_back(entries: dict[object, object], before: dict[object, object]) -> None:
     """Give a dict the entries that it had, in their order; one that has them still is not touched."""
     same = len(entries) == len(before) and all(
         one is other and value is kept

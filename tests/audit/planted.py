@@ -431,7 +431,7 @@ class WindowLost(Attention):
 class ReadsStructure(Model):
     """Is given the ids of attention and those as packed, and goes by the latter."""
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None, document_ids: Tensor | None = None
     ) -> Tensor:
         return super().forward(input_ids, _packed_seq_ids if document_ids is None else document_ids)
@@ -444,7 +444,7 @@ class RestartsByStructure(Model):
         super().__init__(*layers)
         self.positions = LearnedPositions()
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None, document_ids: Tensor | None = None
     ) -> Tensor:
         self.structure = document_ids

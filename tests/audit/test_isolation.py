@@ -127,7 +127,7 @@ def test_a_model_is_as_it_was_after_an_interruption(batch: Mapping[str, object] 
 def test_a_model_is_as_it_was_after_an_interruption_while_it_is_given_back(
     monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    give_back, calls = state._set_back, count(1)
+    give_back, calls = state.set_back, count(1)
 
     def interrupted(entries: dict[object, object], before: dict[object, object]) -> None:
         if before and next(calls) == at:
@@ -137,7 +137,7 @@ def test_a_model_is_as_it_was_after_an_interruption_while_it_is_given_back(
 
     model = _with_gradients(Busy())
     before = watched(model)
-    monkeypatch.setattr(state, "_set_back", interrupted)
+    monkeypatch.setattr(state, "set_back", interrupted)
     with pytest.raises(KeyboardInterrupt):
         audit_isolation(model, BATCH)
     assert next(calls) > at

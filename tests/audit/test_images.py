@@ -78,7 +78,11 @@ SAMPLE = frozenset({"idefics2", "internvl", "llava", "mistral3", "qwen2_vl", "sm
     [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.sweep) for name in sorted(IMAGE_FAMILIES)],
 )
 def test_every_family_reads_its_images(name: str, packed: PackedDocuments, monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = images.pixels_of
+    drawn = images.pixels_of
+
+    def others(marker: int, shape: Sequence[int]) -> torch.Tensor:
+        return drawn(marker + 1, shape)
+
     model = build_tiny_model(f"{name}@images", "eager")
     model.register_forward_pre_hook(ImageFeed(model), with_kwargs=True)
     alone = packed.input_ids[1:2, packed.places[3].span]
@@ -88,7 +92,7 @@ def test_every_family_reads_its_images(name: str, packed: PackedDocuments, monke
         again = model(input_ids=alone, use_cache=False).logits
         moved = model(input_ids=other, use_cache=False).logits
     with torch.no_grad(), monkeypatch.context() as patch:
-        patch.setattr(images, "pixels_of", lambda marker, shape: pixels(marker + 1, shape))
+        patch.setattr(images, "pixels_of", others)
         seen = model(input_ids=alone, use_cache=False).logits
     assert not torch.allclose(logits, seen, atol=1e-3)
     assert torch.equal(logits, again)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import pytest
 from torch import nn
@@ -100,7 +100,8 @@ def _variant(name: str, **fields: object) -> Callable[[], nn.Module]:
 
     def build() -> nn.Module:
         config = tiny_config(name)
-        changed = type(config)(**{**config.to_dict(), **fields})
+        make = cast("Callable[..., object]", type(config))
+        changed = make(**{**cast("dict[str, object]", config.to_dict()), **fields})
         from_config: Callable[..., nn.Module] = getattr(tiny_model_class(name), "_from_config")  # noqa: B009  # untyped
         model = from_config(changed, attn_implementation="eager")
         redraw_weights(model)

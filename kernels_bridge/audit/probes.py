@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -273,19 +274,17 @@ class _Effects:
 def _groups(documents: int, one_way: bool = False) -> list[Group]:
     """Choose groups such that for any two documents, one group holds the first and not the second.
 
-    Of many documents, each bit of the index makes two groups: those that have it, and those that have it not. With
-    `one_way`, the first always comes before the second, as in calls of their own: then the latter groups are enough.
+    Many documents are each put into half of the groups, no two into the same half. With `one_way`, the first always
+    comes before the second, as in calls of their own: then each bit of the index makes one group, of those without it.
     """
     if one_way:  # no index has all of these bits, so that each is in some group
-        return [_without_bit(documents, bit) for bit in range(documents.bit_length())]
+        bits = range(documents.bit_length())
+        return [tuple(index for index in range(documents) if not index >> bit & 1) for bit in bits]
     if documents <= ONE_BY_ONE:
         return [(index,) for index in range(documents)]
-    without = [_without_bit(documents, bit) for bit in range((documents - 1).bit_length())]
-    return [group for one in without for group in (one, tuple(sorted({*range(documents)} - {*one})))]
-
-
-def _without_bit(documents: int, bit: int) -> Group:
-    return tuple(index for index in range(documents) if not index >> bit & 1)
+    number = next(number for number in itertools.count(2) if math.comb(number, number // 2) >= documents)
+    halves = list(itertools.islice(itertools.combinations(range(number), number // 2), documents))
+    return [tuple(index for index, half in enumerate(halves) if group in half) for group in range(number)]
 
 
 def _narrowed(group: Group, effect_of: Callable[[Group], float]) -> int:

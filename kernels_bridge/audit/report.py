@@ -62,11 +62,12 @@ first two of a row, or the last to those before it, where a boundary is lost (`f
 first token of a document to the one before, where a boundary counts one too late (`first_token`); the last token of a
 document to the next, where it counts one too early (`last_token`); one before (`backward`); or other `rows`."""
 
-Trial = Literal["plain", "ids", "shape", "holes", "many", "long", "training", "xdoc"]
+Trial = Literal["plain", "ids", "shape", "full", "holes", "many", "long", "training", "xdoc"]
 """In which batch: documents of the usual kind (`plain`); the same under other ids, which fall and have gaps (`ids`);
-others in rows of the same shape as before (`shape`); with holes in documents and padding between them (`holes`); many
-documents in long rows, and long ones (`many`); one that is longer than all that the model sees at once (`long`); the
-usual ones in `training` mode; or as attention ids join them (`xdoc`)."""
+others in rows of the same shape as before (`shape`); in one row without padding (`full`); with holes in documents and
+padding between them (`holes`); many documents in long rows, and long ones (`many`); one that is longer than all that
+the model sees at once (`long`); the usual ones, the full row and the long rows in `training` mode; or as attention
+ids join them (`xdoc`)."""
 TRIALS: Final[tuple[Trial, ...]] = get_args(Trial)
 
 

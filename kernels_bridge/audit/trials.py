@@ -27,8 +27,14 @@ MANY: Final = 260
 LONG: Final = 160
 """Tokens of a long document: more than windows and offsets of a byte hold."""
 
-LONG_ROW: Final = 289
-"""Places of the rows that hold these."""
+LONG_ROW: Final = 384
+"""Places of the rows that hold these: a multiple of 128, at which kernels change."""
+
+FULL_ROW: Final = (30, 1, 40, 16, 41)
+"""Documents that fill one row of 128 places."""
+
+WIDE: Final = 1 << 60
+"""Ids from here on that differ by 2**32 are one and the same to who keeps 32 bits of them, or a floating number."""
 
 MOST_PLACES: Final = 2048
 """Places of the longest row that is tried where a model tells of a span that no other document is longer than."""
@@ -36,6 +42,7 @@ MOST_PLACES: Final = 2048
 NOTES: Final[dict[Trial, str]] = {
     "plain": "",
     "ids": "Only where document ids fall and have gaps: ",
+    "full": "Only in one full row of several documents: ",
     "shape": "Only in a second batch of the same shape, whose documents end elsewhere: ",
     "holes": "Only with holes in documents and padding between them: ",
     "many": f"Only in long rows, of up to {MANY} documents of up to {LONG} tokens: ",
@@ -58,12 +65,19 @@ class Batch:
         packed: its documents.
         compares: whether packed documents are compared with each alone.
         training: whether the model is in training mode.
+        rows: what is said of its rows, beside the mode.
     """
 
     trial: Trial
     packed: PackedDocuments
     compares: bool = True
     training: bool = False
+    rows: str = ""
+
+    @property
+    def note(self) -> str:
+        """What a message says first where it is this batch alone that shows something."""
+        return f"{NOTES[self.trial].removesuffix(': ')}, {self.rows}: " if self.rows else NOTES[self.trial]
 
 
 def usual_documents(vocabulary: int, device: torch.device, padded: bool = True) -> PackedDocuments:
@@ -77,13 +91,20 @@ def further_batches(usual: PackedDocuments, long: int | None) -> Iterator[Batch]
     vocabulary, device = usual.vocabulary, usual.input_ids.device
     ids = usual.document_ids
     # Of n documents, the first has the greatest id; their lowest bytes are equal, and so are they to who keeps no more.
-    falling = torch.where(ids > 0, (ids.amax(dim=1, keepdim=True) - ids) * 256 + 1, 0)
-    yield Batch("ids", replace(usual, document_ids=falling))
+    rank = ids.amax(dim=1, keepdim=True) - ids
+    yield Batch("ids", replace(usual, document_ids=torch.where(ids > 0, rank * 256 + 1, 0)))
+    wide = torch.where(ids > 0, (rank << 32) + WIDE + 1, 0)
+    yield Batch("ids", replace(usual, document_ids=wide), compares=False)
     other = pack_ids(document_ids_from_lengths(SHAPE_LENGTHS, ids.shape[1]), vocabulary, device)
     yield Batch("shape", other)
+    full = pack_ids(document_ids_from_lengths((FULL_ROW,), sum(FULL_ROW)), vocabulary, device)
+    yield Batch("full", full)
     yield Batch("training", usual, compares=False, training=True)
+    yield Batch("training", full, compares=False, training=True, rows="in one full row")
     yield Batch("holes", pack_ids(_with_holes(ids.shape[1]), vocabulary, device), compares=False)
-    yield Batch("many", pack_ids(document_ids_from_lengths(_many_lengths(), LONG_ROW), vocabulary, device))
+    many = pack_ids(document_ids_from_lengths(_many_lengths(), LONG_ROW), vocabulary, device)
+    yield Batch("many", many)
+    yield Batch("training", many, compares=False, training=True, rows="in long rows")
     if long is not None:
         lengths = (5, long, 1, long // 2)
         yield Batch("long", pack_ids(document_ids_from_lengths((lengths,), sum(lengths)), vocabulary, device))
@@ -111,7 +132,7 @@ def try_further(report: PathReport, model: nn.Module, usual: PackedDocuments, ex
         try:
             model.train(batch.training)
             found = examine(batch.packed, batch.compares)
-            reports.append(replace(found, trial=batch.trial, message=NOTES[batch.trial] + found.message))
+            reports.append(replace(found, trial=batch.trial, message=batch.note + found.message))
         except ANYTHING as error:
             untried.append(f"{batch.trial}: declined ({type(error).__name__})")
         finally:
@@ -164,4 +185,5 @@ def _with_holes(sequence: int) -> torch.Tensor:
 
 
 def _many_lengths() -> tuple[tuple[int, ...], ...]:
-    return (1,) * (MANY - 8) + (2, 1, 3, 1, 2, 1, 4, 1), (LONG, 1, LONG - 50, 7)
+    """Many in one row; in the other long ones, with others before and after them."""
+    return (1,) * (MANY - 8) + (2, 1, 3, 1, 2, 1, 4, 1), (7, LONG, 1, LONG - 50)

@@ -156,6 +156,16 @@ def past_many_tokens(ids: Tensor) -> Tensor:
     return block_causal(ids) | (causal(ids) & far[None, :, None] & (ids > 0)[:, None, :])
 
 
+def unmasked_where(condition: Callable[[Tensor], bool]) -> Mask:
+    """Where a batch is like that, only causality is kept."""
+    return lambda ids: causal(ids) if condition(ids) else block_causal(ids)
+
+
+def long_ones_see_all_before(ids: Tensor) -> Tensor:
+    long = same(ids).sum(dim=2, keepdim=True) > 128
+    return block_causal(ids) | (causal(ids) & long & (ids > 0)[:, None, :])
+
+
 def not_causal_if_packed(ids: Tensor) -> Tensor:
     return same(ids) if int(ids.max()) != int(ids.min()) else causal(ids)
 
@@ -190,6 +200,17 @@ class LeaksInTraining(Attention):
 
     def visible(self, ids: Tensor) -> Tensor:
         return causal(ids) if self.training else super().visible(ids)
+
+
+class MasksOtherwiseInTraining(Attention):
+    """Sees something else in training mode."""
+
+    def __init__(self, mask: Mask) -> None:
+        super().__init__()
+        self.in_training = mask
+
+    def visible(self, ids: Tensor) -> Tensor:
+        return self.in_training(ids) if self.training else super().visible(ids)
 
 
 class JoinsRows(Attention):

@@ -49,6 +49,14 @@ def cast_to(dtype: torch.dtype) -> planted.Mask:
     return lambda ids: block_causal(ids.to(dtype).to(torch.int64).abs())
 
 
+def in_training(mask: planted.Mask) -> Callable[[], nn.Module]:
+    return lambda: Model(planted.MasksOtherwiseInTraining(mask))
+
+
+def nothing_is_padding(ids: Tensor) -> bool:
+    return bool((ids != 0).all())
+
+
 FAULTS: dict[str, Fault] = {
     "a boundary one token late": Fault(attention(planted.shifted_ids(1)), "attention", "first_token"),
     "a boundary one token early": Fault(attention(planted.shifted_ids(-1)), "attention", "last_token"),
@@ -59,6 +67,10 @@ FAULTS: dict[str, Fault] = {
     ),
     "ids cast to uint8": Fault(attention(cast_to(torch.uint8)), "attention", trial="ids"),
     "ids cast to int8": Fault(attention(cast_to(torch.int8)), "attention", trial="ids"),
+    "ids cast to int16": Fault(attention(cast_to(torch.int16)), "attention", trial="ids"),
+    "ids cast to int32": Fault(attention(cast_to(torch.int32)), "attention", trial="ids"),
+    "ids cast to half": Fault(attention(lambda ids: block_causal(ids.half())), "attention", trial="ids"),
+    "ids cast to float": Fault(attention(lambda ids: block_causal(ids.float())), "attention", trial="ids"),
     "ids modulo 128": Fault(
         attention(lambda ids: block_causal(torch.where(ids > 0, ids % 128 + 1, 0))), "attention", trial="ids"
     ),
@@ -73,11 +85,34 @@ FAULTS: dict[str, Fault] = {
     "one document that reads one other": Fault(attention(planted.only_third_reads_first), "attention", "last_document"),
     "documents joined from the fourth on": Fault(attention(planted.joined_from_fourth), "attention", trial="many"),
     "a leak past the first 128 tokens": Fault(attention(planted.past_many_tokens), "attention", trial="many"),
+    "a leak into documents of more than 128 tokens": Fault(
+        attention(planted.long_ones_see_all_before), "attention", trial="many"
+    ),
+    "no mask where nothing is padding": Fault(
+        attention(planted.unmasked_where(nothing_is_padding)), "attention", "every_document", trial="full"
+    ),
+    "no mask for a single row": Fault(
+        attention(planted.unmasked_where(lambda ids: len(ids) == 1)), "attention", trial="full"
+    ),
+    "no mask where rows have whole blocks": Fault(
+        attention(planted.unmasked_where(lambda ids: ids.shape[1] % 64 == 0)), "attention", trial="full"
+    ),
+    "no mask for rows with whole blocks": Fault(
+        attention(planted.unmasked_where(lambda ids: len(ids) > 1 and ids.shape[1] % 128 == 0)),
+        "attention",
+        trial="many",
+    ),
     "later documents seen": Fault(attention(planted.all_seen_if_packed), "causality", "backward"),
     "causality lost": Fault(attention(planted.not_causal_if_packed), "causality", verdict="differs"),
     "padding seen": Fault(attention(planted.padding_seen), "padding"),
     "padding before a document seen": Fault(attention(planted.first_padding_seen), "padding", trial="holes"),
     "a leak in training mode": Fault(lambda: Model(planted.LeaksInTraining()), "attention", trial="training"),
+    "no mask in training where nothing is padding": Fault(
+        in_training(planted.unmasked_where(nothing_is_padding)), "attention", trial="training"
+    ),
+    "documents joined in training from the sixty-fifth on": Fault(
+        in_training(lambda ids: block_causal(planted.ranks_of(ids).clamp(max=65))), "attention", trial="training"
+    ),
     "statistics of the batch in training": Fault(
         lambda: Model(Attention(), planted.BatchNorm()), "mixing", trial="training"
     ),

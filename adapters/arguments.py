@@ -44,7 +44,8 @@ def require_count(
 the group.
     """
     if not is_integer(value) or not least <= cast("int", value) <= most:
-        raise error(Problem(field, f"must be an int from {least} to {most}", "value", value=value, remedy=remedy))
+        found = repr(value) if isinstance(value, str) else value
+        raise error(Problem(field, f"must be an int from {least} to {most}", "value", value=found, remedy=remedy))
     return int(cast("int", value))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -63,12 +64,26 @@ def _path(path: object) -> Path:
     raise BatchFileError(Problem("path", "must be a str or a Path", "type", value=type(path).__name__))
 
 
+_UNREADABLE: Final = (
+    pickle.UnpicklingError,
+    struct.error,
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+)
+"""What reading a file of another kind as one of torch's may raise."""
+
+
 def _read_torch(path: Path) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about pickles that are refused anyway
             return cast("object", torch.load(path, map_location="cpu", weights_only=True))
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+    except _UNREADABLE as error:
         remedy = "Save a plain dict of tensors; whatever needs code to be rebuilt is refused."
         raise _error(path, "cannot be read as weights only", "unsupported", remedy) from error
 

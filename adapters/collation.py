@@ -191,19 +191,23 @@ def _document_problems(documents: Mapping[int, object], lengths: Mapping[int, in
     for index, document in documents.items():
         if not isinstance(document, Tensor):
             found = type(document).__name__
-            problems.append(Problem("documents", "must be a torch.Tensor", "type", index, value=found))
+            problems.append(Problem("documents", "must be a torch.Tensor", "type", value=found, document=index))
         elif document.dtype not in INTEGER_DTYPES or document.layout is not torch.strided or document.ndim != 1:
             value = (document.dtype, document.layout, tuple(document.shape))
-            problems.append(Problem("documents", "must be dense integers [tokens]", "shape", index, value=value))
+            problems.append(
+                Problem("documents", "must be dense integers [tokens]", "shape", value=value, document=index)
+            )
         elif document.numel() != lengths[index]:
             message = f"has not the {lengths[index]} tokens that the plan knows"
-            problems.append(Problem("documents", message, "disagreement", index, value=document.numel()))
+            problems.append(Problem("documents", message, "disagreement", value=document.numel(), document=index))
         elif document.dtype == torch.uint64 and not document.is_meta and bool((document.view(torch.int64) < 0).any()):
             message = "has a token past int64, which batches hold"
-            problems.append(Problem("documents", message, "value", index, value=document.dtype))
+            problems.append(Problem("documents", message, "value", value=document.dtype, document=index))
         else:
             devices.setdefault(document.device, index)
     if len(devices) > 1 or torch.device("meta") in devices:
         message = "must all lie on one device, and have data"
-        problems += [Problem("documents", message, "device", index, value=each) for each, index in devices.items()]
+        problems += [
+            Problem("documents", message, "device", value=each, document=index) for each, index in devices.items()
+        ]
     return problems

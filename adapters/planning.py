@@ -180,7 +180,7 @@ def _length_array(lengths: Sequence[int]) -> Integers:
     if counts is not None and counts.min() > 0:
         return counts
     problems = [
-        Problem("lengths", "must be a positive int", "value", document, value=length, remedy=_EMPTY_REMEDY)
+        Problem("lengths", "must be a positive int", "value", value=length, remedy=_EMPTY_REMEDY, document=document)
         for document, length in enumerate(lengths)
         if not is_count(length) or not 0 < length <= INT64_MAX
     ]
@@ -207,7 +207,7 @@ def long_problem(document: int, length: int, capacity: int) -> Problem:
     """Say that a document is longer than a row, and what may become of it."""
     message = f"is longer than a row of {capacity} places"
     remedy = 'Give longer rows, or say overlong="split" or overlong="truncate".'
-    return Problem("lengths", message, "value", document, value=length, remedy=remedy)
+    return Problem("lengths", message, "value", value=length, remedy=remedy, document=document)
 
 
 def _require_choice(value: object, choices: tuple[str, ...], field: str) -> None:

@@ -251,7 +251,7 @@ class RowStream:
         key, length = pair if len(pair) == 2 else (None, None)
         if not is_count(key) or not is_count(length) or not 0 < cast("int", length) <= INT64_MAX:
             message = "must be a positive int, or a key and one"
-            problem = Problem("lengths", message, "value", self.documents, value=given, remedy=_LENGTH_REMEDY)
+            problem = Problem("lengths", message, "value", value=given, remedy=_LENGTH_REMEDY, document=self.documents)
             raise PlanError(problem)
         return int(cast("int", key)), int(cast("int", length))
 

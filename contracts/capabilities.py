@@ -214,9 +214,12 @@ def parse_position_policy(value: object) -> PositionPolicy:
 
 def validate_packed_sequence_contract(value: object) -> list[Problem]:
     """List what keeps `value` from being a loader's contract of either generation. Values are checked, not names."""
-    problems = _mask_type_problems(getattr(value, "packed_mask_type", None))
     spellings = ("return_packed_sequence_metadata", "requires_packed_sequence_metadata")
     present = [name for name in spellings if hasattr(value, name)]
+    if not present and not hasattr(value, "packed_mask_type"):
+        remedy = "Pass what configure_packing returned, or PackingCapabilities(...)."
+        return [Problem("contract", "declares nothing", "type", value=type(value).__name__, remedy=remedy)]
+    problems = _mask_type_problems(getattr(value, "packed_mask_type", None))
     if not present:
         remedy = f"Declare `{spellings[0]}: bool = False`."
         problems.append(Problem(spellings[0], "missing", "missing", remedy=remedy))

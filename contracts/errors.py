@@ -21,6 +21,7 @@ class Problem:
         position: index along `sequence`, where the fault has one.
         value: the offending value, or the shape or dtype found.
         remedy: what to do.
+        document: index of the document, where the fault is one of a list of documents.
 
     Example:
         >>> print(Problem("document_ids", "negative id", "value", row=1, position=4, value=-2, remedy="Padding is 0."))
@@ -34,11 +35,11 @@ class Problem:
     position: int | None = None
     value: object = None
     remedy: str = ""
+    document: int | None = None
 
     def __str__(self) -> str:
-        places = [
-            f"{name} {index}" for name, index in (("row", self.row), ("position", self.position)) if index is not None
-        ]
+        indices = (("document", self.document), ("row", self.row), ("position", self.position))
+        places = [f"{name} {index}" for name, index in indices if index is not None]
         where = f"{self.field}[{', '.join(places)}]" if places else self.field
         value = "" if self.value is None else f" = {self.value}"
         return f"{where}{value}: {self.message}.{' ' if self.remedy else ''}{self.remedy}"

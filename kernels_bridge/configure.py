@@ -258,7 +258,10 @@ def _choose_consumer(
 
 
 def _rejected(model: nn.Module, reasons: dict[str, str]) -> Problem:
-    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    names_of: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names_of.setdefault(reason, []).append(name)
+    listed = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in names_of.items())
     remedy = "`neatpack audit` shows which ways keep its documents apart."
     return Problem("model", f"no consumer takes {type(model).__name__} ({listed})", "unsupported", remedy=remedy)
 

@@ -55,6 +55,7 @@ class Kernel:
 KERNELS: Final = (
     Kernel("reference", "reference", ("torch",)),
     Kernel("eager, sdpa", "block_causal", ("torch", "transformers")),
+    Kernel("flex_attention", "flex", ("torch", "transformers")),
     Kernel("flash_attention_2", "hf_flash", ("torch", "transformers", "flash-attn"), (8, 0)),
     Kernel("flash_attention_3", "hf_flash", ("torch", "transformers", "flash-attn-3"), (9, 0)),
     Kernel("flash_attention_4", "hf_flash", ("torch", "transformers", "flash-attn-4"), (9, 0)),
@@ -64,9 +65,10 @@ KERNELS: Final = (
     Kernel("te", "thd", ("torch", "transformer-engine"), (8, 0)),
     Kernel("megatron", "thd", ("torch", "megatron-core"), (7, 0)),
     Kernel("a model's own", "declared", ("torch",)),
-    Kernel("causal-conv1d", None, ("torch", "causal-conv1d"), (7, 0)),
-    Kernel("mamba-ssm", None, ("torch", "mamba-ssm"), (7, 0)),
-    Kernel("flash-linear-attention", None, ("torch", "flash-linear-attention"), (7, 0)),
+    Kernel("a model's own, by rows", "per_document", ("torch",)),
+    Kernel("causal-conv1d", "recurrent", ("torch", "causal-conv1d"), (7, 0)),
+    Kernel("mamba-ssm", "recurrent", ("torch", "mamba-ssm"), (7, 0)),
+    Kernel("flash-linear-attention", "recurrent", ("torch", "flash-linear-attention"), (7, 0)),
 )
 
 

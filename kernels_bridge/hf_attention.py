@@ -123,6 +123,16 @@ def interface_modules(model: nn.Module) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
+def reason_held_inside(model: nn.Module) -> str | None:
+    """Say which part of a module is a Hugging Face model, where it is none itself; None where no part is."""
+    if text_config(model) is not None:
+        return None
+    held = next((name for name, part in model.named_modules() if interface_modules(part)), None)
+    if held is None:
+        return None
+    return f"it only holds a Hugging Face model, `{held}`: configure that one, as configure_packing(..., model.{held})"
+
+
 def bound_users(model: nn.Module) -> tuple[int, str]:
     """Count the living bindings that point the model's config at a function, and name that function."""
     use = _CONFIGS.get(id(text_config(model)))

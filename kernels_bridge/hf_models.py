@@ -15,7 +15,13 @@ from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.families import Knowledge, Way, knowledge
-from neatpack.kernels_bridge.hf_attention import GuardedFunction, attach_function, bound_users, interface_modules
+from neatpack.kernels_bridge.hf_attention import (
+    GuardedFunction,
+    attach_function,
+    bound_users,
+    interface_modules,
+    reason_held_inside,
+)
 from neatpack.kernels_bridge.hf_masks import sees_images_both_ways
 from neatpack.kernels_bridge.models import (
     bound_name,
@@ -95,7 +101,8 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
     if own_type is not None and (own_type != mask_type or mask_type == "document_ids"):
         return Rejected(f"it declares that it takes {own_type!r} itself")
     if not interface_modules(model):
-        return Rejected("it has no layer that dispatches attention through Transformers' attention interface")
+        lacking = "it has no layer that dispatches attention through Transformers' attention interface"
+        return Rejected(reason_held_inside(model) or lacking)
     metadata = declared_flag(model, "requires_packed_sequence_metadata")
     reason = _not_causal(model) or shared_with_another(model, consumer)
     if metadata and not set(NEEDED).issubset(forward_arguments(model) or ()):

@@ -18,12 +18,12 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import Self
 
 from neatpack.adapters.agreement import scan_agreeing
-from neatpack.adapters.arguments import require_count
+from neatpack.adapters.arguments import require_count, require_instance
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.batch import LabelShift
-from neatpack.contracts.errors import EncodingError, IsolationError, PackingError, Problem
+from neatpack.contracts.errors import BatchError, EncodingError, IsolationError, PackingError, Problem
 from neatpack.kernels_bridge.audit.alone import IDS, LENGTHS
 from neatpack.kernels_bridge.audit.probes import variation
 from neatpack.kernels_bridge.audit.random_state import seeded
@@ -40,6 +40,8 @@ from neatpack.kernels_bridge.models import declared_position_policy, positional_
 MOST_PLACES: Final = 512
 """Places of a row that are given to the model to see whether documents move."""
 
+_PLACES_REMEDY: Final = "Give the places of a row to look at: on both sides of a boundary is one at least."
+
 CHANGED_TOKENS: Final = 4
 """Tokens of a document that are changed."""
 
@@ -52,8 +54,8 @@ class BatchCheck:
         documents: how many it holds.
         checked_labels: whether it held labels to look at.
         changed: index of the document of which tokens were changed, counted over the batch; None where that was not
-            tried, since no row holds two documents within reach, a field of the batch cannot be cut to a row, or the
-            model is sharded over processes.
+            tried, since no row holds two documents near each other, a field of the batch cannot be cut to a row, or
+            the model is sharded over processes.
         moved: the greatest share of their scale by which logits of other documents moved.
         seconds: how long all of this took.
     """
@@ -76,8 +78,9 @@ def check_training_batch(
     """Check one batch, and whether the model keeps its documents apart, at the cost of two short forwards.
 
     Document ids must be valid, whatever else speaks of boundaries must agree with them, and no target may cross one.
-    Then the last tokens of one document are changed, in one row of at most `most_places` places, without gradients
-    and in evaluation mode: no other document may move. The state of the training run stays untouched.
+    Then some tokens of one document are changed, among at most `most_places` places of its row around one of its
+    boundaries, without gradients and in evaluation mode: no other document may move. The state of the training run
+    stays untouched.
 
     Args:
         model: a built module, in any wrapper of torch; what is inside is called.
@@ -85,13 +88,13 @@ def check_training_batch(
             that says where documents end.
         label_shift: who shifted the labels, see `mask_labels`.
         most_places: how much of a row is given to the model. It bounds the cost.
-        turn: which document is changed, counted round those that can be.
+        turn: which document is changed, counted round those that share a row.
 
     Raises:
-        BatchError: nothing in the batch says where documents end.
+        BatchError: the batch is no mapping, or nothing in it says where documents end.
         DocumentIdsError: what says so is malformed.
         EncodingError: entries contradict each other, or a target crosses a boundary.
-        IsolationError: a document reaches another; both are named.
+        IsolationError: a document reaches another; both are named. Or logits are NaN.
         ModelTypeError: `model` is no `torch.nn.Module`.
 
     Example:
@@ -100,9 +103,10 @@ def check_training_batch(
         0.0
     """
     started = time.perf_counter()
-    require_count(most_places, "most_places", "Give the places of a row to look at.")
+    require_count(most_places, "most_places", _PLACES_REMEDY, least=2)
     require_count(turn, "turn", "Give the number of the check.")
     inner = require_module(model)
+    require_instance(batch, Mapping, "batch", "Give what the model is called with, by name.", error=BatchError)
     given = {name: value for name, value in batch.items() if value is not None}
     name, ids = _document_ids(given)
     scanned = scan_agreeing(ids, given, field=name, position_policy=declared_position_policy(inner))
@@ -238,7 +242,12 @@ def watch_packing(
     """
     inner = require_module(model)
     require_count(every, "every", "Give the forwards between two checks.")
-    require_count(most_places, "most_places", "Give the places of a row to look at.")
+    if on_problem is not None and not callable(cast("object", on_problem)):
+        remedy = "Give a function of one error, or None to raise it."
+        raise EncodingError(
+            Problem("on_problem", "must be callable", "type", value=type(on_problem).__name__, remedy=remedy)
+        )
+    require_count(most_places, "most_places", _PLACES_REMEDY, least=2)
     watch = PackingWatch(every, label_shift, most_places, _raise if on_problem is None else on_problem)
     watch.install(inner)
     return watch
@@ -271,7 +280,7 @@ def _check_labels(labels: Tensor, attention: Segments, structural: Segments, lab
 
 @dataclass(frozen=True)
 class _Trial:
-    """One row, or its beginning, to be given to the model twice.
+    """One row, or a part of it, to be given to the model twice.
 
     Attributes:
         tokens: int64 `[1, places]`.
@@ -280,6 +289,7 @@ class _Trial:
         ids: int64 `[1, places]`.
         source: the id of that document.
         row: which row of the batch it is.
+        first: the position of the first token in that row.
         number: the index of the document, counted over the batch.
     """
 
@@ -289,36 +299,47 @@ class _Trial:
     ids: Tensor
     source: int
     row: int
+    first: int
     number: int
 
 
 def _trial(
     model: nn.Module, given: Mapping[str, object], ids: Tensor, segments: Segments, most_places: int, turn: int
 ) -> _Trial | None:
-    """Choose a document that has company, by turns, and cut its row to size; None where there is nothing to try."""
+    """Choose by turns a boundary and cut its row around it; None where there is nothing to try."""
     tokens = given.get("input_ids")
     if not isinstance(tokens, Tensor) or tokens.shape != ids.shape:
         return None
-    places = min(most_places, segments.sequence)
-    documents = segments.documents
-    local_ends = documents.ends - documents.rows * segments.sequence
-    whole = (local_ends <= places).nonzero()[0].tolist()
-    rows = [int(documents.rows[index]) for index in whole]
-    candidates = [index for index, row in zip(whole, rows, strict=True) if rows.count(row) > 1]
-    if not candidates:
+    cuts = _cuts_around_boundaries(segments, most_places)
+    if not cuts:
         return None
-    number = candidates[turn % len(candidates)]
-    row = int(documents.rows[number])
-    stop = int(max(local_ends[index] for index, other in zip(whole, rows, strict=True) if other == row))
-    cut = _cut_row(model, given, ids, row, stop)
+    number, places = cuts[turn % len(cuts)]
+    row, source = int(segments.documents.rows[number]), int(segments.documents.ids[number])
+    cut = _cut_row(model, given, ids, row, places)
     if cut is None:
         return None
-    own, source = tokens[row : row + 1, :stop], int(documents.ids[number])
-    own_ids = ids[row : row + 1, :stop]
+    own, own_ids = tokens[row : row + 1, places], ids[row : row + 1, places]
     last = (own_ids[0] == source).nonzero()[-CHANGED_TOKENS:, 0]
     changed = own.clone()
     changed[0, last] = _other_tokens(own[0], own[0, last])
-    return _Trial(own, changed, cut, own_ids, source, row, number)
+    return _Trial(own, changed, cut, own_ids, source, row, places.start, number)
+
+
+def _cuts_around_boundaries(segments: Segments, most_places: int) -> list[tuple[int, slice]]:
+    """Give the index of each document that has company, and places of its row around the boundary to the next document,
+    or from the one before. What is left of documents that begin earlier or end later is documents as well."""
+    documents = segments.documents
+    starts, ends = (places - documents.rows * segments.sequence for places in (documents.starts, documents.ends))
+    width = min(most_places, segments.sequence)
+    cuts: list[tuple[int, slice]] = []
+    for number, (rank, count) in enumerate(zip(documents.ranks, documents.counts[documents.rows], strict=True)):
+        before = number if rank + 1 < count else number - 1
+        if count == 1 or starts[before + 1] - ends[before] + 2 > width:
+            continue
+        middle = int(ends[before] + starts[before + 1]) // 2
+        first = max(0, min(middle - width // 2, segments.sequence - width))
+        cuts.append((number, slice(first, first + width)))
+    return cuts
 
 
 def _other_tokens(known: Tensor, tokens: Tensor) -> Tensor:
@@ -330,10 +351,10 @@ def _other_tokens(known: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _cut_row(
-    model: nn.Module, given: Mapping[str, object], ids: Tensor, row: int, stop: int
+    model: nn.Module, given: Mapping[str, object], ids: Tensor, row: int, places: slice
 ) -> dict[str, object] | None:
-    """Cut the arguments to the beginning of one row; None where one of them has axes that are not known."""
-    own = ids[row : row + 1, :stop]
+    """Cut the arguments to some places of one row; None where one of them has axes that are not known."""
+    own = ids[row : row + 1, places]
     binding = get_binding(model)
     arguments: dict[str, object] = {"use_cache": False}
     if binding is not None and DOCUMENT_IDS not in given:
@@ -344,42 +365,52 @@ def _cut_row(
         if name in FLASH_FIELDS:
             arguments[name] = flash_varlen_kwargs(own)[name]  # type: ignore[literal-required]
         elif name == ATTENTION_MASK:
-            arguments[name] = _cut_mask(value, row, stop)
+            arguments[name] = _cut_mask(value, row, places)
         elif not isinstance(value, Tensor) or value.ndim == 0:
             arguments[name] = value
         elif value.shape[:2] == ids.shape:
-            arguments[name] = value[row : row + 1, :stop]
+            arguments[name] = value[row : row + 1, places]
         elif value.ndim == 3 and value.shape[1:] == ids.shape:
-            arguments[name] = value[:, row : row + 1, :stop]
+            arguments[name] = value[:, row : row + 1, places]
         elif name == "position_ids" and value.shape == (1, ids.shape[1]):
-            arguments[name] = value[:, :stop]
+            arguments[name] = value[:, places]
         else:
             return None
     told = {*IDS, *FLASH_FIELDS, ATTENTION_MASK, "seq_idx", "position_ids"} & set(arguments)
     return arguments if told else None
 
 
-def _cut_mask(mask: object, row: int, stop: int) -> object:
+def _cut_mask(mask: object, row: int, places: slice) -> object:
     if isinstance(mask, Mapping):
-        return {kind: _cut_mask(one, row, stop) for kind, one in cast("Mapping[str, object]", mask).items()}
+        return {kind: _cut_mask(one, row, places) for kind, one in cast("Mapping[str, object]", mask).items()}
     if isinstance(mask, Tensor) and mask.ndim == 4:
-        return mask[row : row + 1, :, :stop, :stop]
-    return mask[row : row + 1, :stop] if isinstance(mask, Tensor) else mask
+        return mask[row : row + 1, :, places, places]
+    return mask[row : row + 1, places] if isinstance(mask, Tensor) else mask
 
 
 def _moved(model: nn.Module, trial: _Trial) -> float:
     """Ask the model about both, and give the greatest movement of another document in shares of the scale."""
     binding = get_binding(model)
-    subject = Subject(model, frozenset({DOCUMENT_IDS} if binding is not None else ()))
+    subject = Subject(model, frozenset({DOCUMENT_IDS} if binding is not None else ()), as_given=True)
     with torch.no_grad(), preserved(model, gradients=False), seeded():
         model.eval()
         before, after = (subject.logits(tokens, trial.arguments) for tokens in (trial.tokens, trial.changed))
     others = ((trial.ids != trial.source) & (trial.ids != 0))[0]
-    distances = (before - after)[0].abs().amax(dim=1).where(others, 0.0)
-    moved = float(distances.max()) / (variation([before[0]]) or 1.0)
-    if moved > noise_of(model):
-        reached = int(trial.ids[0, int(distances.argmax())])
-        message = f"document {reached} moves when tokens of document {trial.source} change, by {moved:.0e} of the scale"
-        remedy = "Stop: audit_isolation(model, batch) says where documents mix."
-        raise IsolationError(Problem("batch", message, "value", trial.row, int(distances.argmax()), remedy=remedy))
-    return moved
+    finite = before[0].isfinite().all(dim=0) & after[0].isfinite().all(dim=0)
+    # Places of a vocabulary that are filled up with infinities are equal, though their difference is no number.
+    distances = (before - after)[0].abs().masked_fill(before[0] == after[0], 0.0).amax(dim=1).where(others, 0.0)
+    moved = float(distances.max()) / (variation([before[0][:, finite]]) or 1.0)
+    if moved <= noise_of(model):
+        return moved
+    place = int(distances.argmax())  # of a distance that is no number, where there is one
+    message = (
+        f"document {int(trial.ids[0, place])} moves when tokens of document {trial.source} change, "
+        f"by {moved:.0e} of the scale"
+    )
+    remedy = "Stop: audit_isolation(model, batch) says where documents mix."
+    if moved != moved:
+        message = (
+            f"logits are no numbers, so that nobody can tell whether documents mix, of which {trial.source} was changed"
+        )
+        remedy = "Look for what overflows before looking for leaks."
+    raise IsolationError(Problem("batch", message, "value", trial.row, trial.first + place, remedy=remedy))

@@ -11,6 +11,7 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
+from neatpack.adapters.arguments import require_instance
 from neatpack.contracts.errors import BatchError, IsolationError, ModelError, ModelTypeError, PackingError, Problem
 from neatpack.kernels_bridge.audit.advice import with_advice
 from neatpack.kernels_bridge.audit.alone import (
@@ -119,7 +120,8 @@ def audit_isolation(
     Raises:
         ModelTypeError: `model` is no `torch.nn.Module`.
         ModelError: it is sharded over processes, which would have to call it in step.
-        BatchError: the batch has no tokens, nothing in it says where documents end, or it holds fewer than two.
+        BatchError: the batch is no mapping, it has no tokens, nothing in it says where documents end, or it holds
+            fewer than two.
         DocumentIdsError: what says so is malformed.
 
     Example:
@@ -270,6 +272,7 @@ def audit_build(name: str, model: nn.Module, batch: Mapping[str, object], keep_w
 
 
 def _documents_of(batch: Mapping[str, object]) -> PackedDocuments:
+    require_instance(batch, Mapping, "batch", "Give what the model is called with, by name.", error=BatchError)
     tokens = batch.get("input_ids")
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
         remedy = "Give the batch as the model takes it, tokens int64 [batch, sequence]."

@@ -16,6 +16,7 @@ from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.embeddings import EmbeddingWatch
 from neatpack.kernels_bridge.audit.outputs import find_logits, find_scalars
 from neatpack.kernels_bridge.audit.random_state import seeded
+from neatpack.kernels_bridge.models import takes_any_keyword, text_config
 
 ANYTHING: Final = (Exception, SystemExit)
 """What the code of a model under audit may raise: anything, and `SystemExit` where it reads a command line."""
@@ -66,12 +67,15 @@ class Subject:
     Attributes:
         model: the built module, in evaluation mode.
         hooked: arguments that a hook on the model takes away before its forward.
+        as_given: whether a forward of any keywords is given all of them. Otherwise only one around a Hugging Face model
+            is: where the words of others end is not known.
         dropped: arguments that its forward does not take and that were left out, in the order in which they came.
         calls: how often it was called.
     """
 
     model: nn.Module
     hooked: frozenset[str] = frozenset()
+    as_given: bool = False
     dropped: dict[str, None] = field(default_factory=dict[str, None])
     calls: int = 0
 
@@ -145,19 +149,24 @@ class Subject:
         return [module for module in self.model.modules() if hasattr(module, "num_embeddings")]
 
     @cached_property
-    def _parameters(self) -> tuple[frozenset[str], bool]:
-        """The names of the forward's arguments, and whether it takes any other."""
-        parameters = inspect.signature(self.model.forward).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        return frozenset(parameters), takes_any
+    def _names(self) -> frozenset[str]:
+        return frozenset(inspect.signature(self.model.forward).parameters)
+
+    @cached_property
+    def _knows_words(self) -> bool:
+        """Whether a forward of any keywords passes them to a Hugging Face model, which knows those of the audit."""
+        holds = any(text_config(module) is not None for module in self.model.modules())
+        return holds and takes_any_keyword(self.model)
 
     def _call(
         self, tokens: Tensor, arguments: Mapping[str, object], grad: bool
     ) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
         """Call the model once: its logits, the leaves at its embeddings, and its scalars."""
         self.calls += 1
-        names, takes_any = self._parameters
-        taken = {name: value for name, value in arguments.items() if takes_any or name in names | self.hooked}
+        names, any_word = self._names, self._knows_words or (self.as_given and takes_any_keyword(self.model))
+        taken = {name: value for name, value in arguments.items() if any_word or name in names | self.hooked}
+        if not (self._knows_words or "use_cache" in names):
+            taken.pop("use_cache", None)
         self.dropped.update(dict.fromkeys(name for name in arguments if name not in taken and name != "use_cache"))
         first = () if "input_ids" in names else (tokens,)
         if not first:

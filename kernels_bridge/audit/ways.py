@@ -66,7 +66,7 @@ class Way:
         return self._report(packed, None, compares)
 
     def _report(self, packed: PackedDocuments, without: Callable[[], Answer] | None, compares: bool) -> PathReport:
-        subject = Subject(self.model, frozenset({DOCUMENT_IDS} if self.binding is not None else ()))
+        subject = self._subject(DOCUMENT_IDS) if self.binding is not None else self._subject()
         ask = partial(subject.packed, packed, self.given(packed))
         examination = self._examination(packed, compares)
         computation = examination.computations.of(ask)
@@ -80,11 +80,14 @@ class Way:
     def _examination(self, packed: PackedDocuments, compares: bool) -> Examination:
         if not compares:
             return Examination(packed, Computations(packed, None), causal=False, mixes_within=False, noise=self.noise)
-        ask_alone = partial(Subject(self.model).alone, packed, arguments=partial(self.alone, packed))
+        ask_alone = partial(self._subject().alone, packed, arguments=partial(self.alone, packed))
         return begin_examination(packed, ask_alone, self.noise)
 
     def _without(self, packed: PackedDocuments, given: Given) -> Answer:
-        return Subject(self.model).packed(packed, given(packed))
+        return self._subject().packed(packed, given(packed))
+
+    def _subject(self, *hooked: str) -> Subject:
+        return Subject(self.model, frozenset(hooked), as_given=self.from_batch)
 
     def _kernel(self, packed: PackedDocuments) -> KernelCalls | None:
         return None if self.binding is None else kernel_calls(self.binding, packed, layer_windows(self.model))

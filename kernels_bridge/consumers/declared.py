@@ -12,7 +12,7 @@ from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.attachments import NothingAttached
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, PackedCall
-from neatpack.kernels_bridge.hf_attention import interface_modules
+from neatpack.kernels_bridge.hf_attention import interface_modules, reason_held_inside
 from neatpack.kernels_bridge.models import NATIVE_FA4, declared_flag, declared_mask_type, forward_arguments, text_config
 from neatpack.kernels_bridge.neat_metadata import NEEDED
 from neatpack.kernels_bridge.own_models import own_arguments, reason_unnamed
@@ -36,6 +36,9 @@ class DeclaredConsumer:
             return Rejected(f"its attention is dispatched by its Hugging Face config, and it does not declare {_OWN!r}")
         if text_config(model) is not None and not _declares(model):
             return Rejected("it declares nothing, and what its Hugging Face layers make of a 4-D mask is not known")
+        held = None if _declares(model) else reason_held_inside(model)
+        if held is not None:
+            return Rejected(held)
         capabilities = get_packing_capabilities(attn_implementation, model)
         needed = NEEDED if capabilities.requires_packed_sequence_metadata else ()
         reason = reason_unnamed(model, needed + _mask_names(forward_arguments(model) or (), capabilities))

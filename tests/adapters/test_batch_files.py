@@ -94,7 +94,9 @@ def test_no_file_runs_code(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["batch.pt", "batch.npz", "batch.json", "batch.safetensors"])
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04garbage", b"\x80\x04\x95garbage", b"\xff\xfe{}"])
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", b"junk", b"PK\x03\x04garbage", b"\x80\x04\x95garbage", b"\xff\xfe{}"]
+)
 def test_a_broken_file_is_an_error_of_the_family(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BatchFileError, match="batch"):

@@ -312,14 +312,14 @@ def test_what_is_no_piece_of_a_document_is_named(document: int, start: int, stop
 
 
 @pytest.mark.parametrize(
-    ("lengths", "capacity", "row", "field"),
+    ("lengths", "capacity", "document", "field"),
     [([], 4, None, "lengths"), ([2, 5], 4, 1, "lengths"), ([0, 2], 4, 0, "lengths"), ([2], 0, None, "capacity")],
 )
-def test_what_cannot_be_placed_is_refused(lengths: list[int], capacity: int, row: int | None, field: str) -> None:
+def test_what_cannot_be_placed_is_refused(lengths: list[int], capacity: int, document: int | None, field: str) -> None:
     for method in PACKING_METHODS:
         with pytest.raises(PlanError) as caught:
             plan_rows(lengths, capacity, method=method)
-        assert (caught.value.problems[0].field, caught.value.problems[0].row) == (field, row)
+        assert (caught.value.problems[0].field, caught.value.problems[0].document) == (field, document)
 
 
 @pytest.mark.parametrize("lengths", [[True, 2], [2**63], [-1], [1, 2.0], np.array([[1]]), np.array([True]), "12"])
@@ -329,10 +329,10 @@ def test_lengths_are_positive_ints(lengths: Any) -> None:
 
 
 def test_every_document_that_cannot_be_placed_is_named() -> None:
-    for lengths, rows in (([9, 1, 4, 8], [0, 3]), ([9, 1, 0, -8], [2, 3])):
+    for lengths, refused in (([9, 1, 4, 8], [0, 3]), ([9, 1, 0, -8], [2, 3])):
         with pytest.raises(PlanError) as caught:
             plan_rows(lengths, 4)
-        assert [problem.row for problem in caught.value.problems] == rows
+        assert [problem.document for problem in caught.value.problems] == refused
 
 
 def test_no_rows_have_no_fill() -> None:
@@ -422,7 +422,7 @@ def test_a_row_of_padding_alone_is_a_batch() -> None:
 def test_tokens_past_int64_are_refused_and_others_kept_in_any_width() -> None:
     documents = [torch.tensor([2**63 - 1, 1], dtype=torch.uint64), torch.tensor([3], dtype=torch.uint8)]
     assert listed(collate_documents(documents, plan_rows([2, 1], 4))["input_ids"]) == [[2**63 - 1, 1, 3, 0]]
-    with pytest.raises(PlanError, match=r"documents\[row 1\].*past int64"):
+    with pytest.raises(PlanError, match=r"documents\[document 1\].*past int64"):
         collate_documents([documents[1], torch.tensor([1, 2**63], dtype=torch.uint64)], plan_rows([1, 2], 4))
 
 

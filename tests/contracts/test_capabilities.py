@@ -130,7 +130,15 @@ def test_a_contract_is_not_yet_capabilities() -> None:
     contract = SimpleNamespace(packed_mask_type="document_ids", requires_packed_sequence_metadata=False)
     assert core.validate_packing_capabilities(contract) == []
     assert not core.is_packing_capabilities(contract)
-    assert len(core.validate_packing_capabilities(object())) == 2
+    assert len(core.validate_packing_capabilities(SimpleNamespace(packed_mask_type="causal"))) == 2
+
+
+@pytest.mark.parametrize("value", [None, 3, object(), {}])
+def test_what_is_no_contract_at_all_is_one_problem(value: object) -> None:
+    with pytest.raises(
+        CapabilitiesError, match=r"contract = \w+: declares nothing. Pass what configure_packing returned"
+    ):
+        core.parse_packed_sequence_contract(value)
 
 
 def test_a_contract_that_says_nothing_of_metadata_is_refused() -> None:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from neatpack.contracts import (
     CapabilitiesError,
@@ -154,9 +154,39 @@ def test_a_consumer_without_a_model_or_a_name() -> None:
 def test_the_reasons_of_all_are_in_the_error() -> None:
     with pytest.raises(ModelError) as caught:
         configure_packing("sdpa", Swallows())
-    for name in ("declared", "hf_flash", "block_causal", "reference"):
-        assert f"{name}:" in str(caught.value)
+    words = str(caught.value)
+    assert all(name in words for name in ("declared", "hf_flash", "block_causal", "reference"))
+    assert words.count("declares that it takes 'flash_varlen' itself") == 1
     assert isinstance(caught.value, RuntimeError)
+
+
+class Around(nn.Module):
+    """Holds a Hugging Face model, and says of it no more than the tokens and a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lm = tiny("llama")
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.lm(input_ids, attention_mask=attention_mask).logits
+        return logits
+
+
+class AroundDeclaring(Around):
+    packed_mask_type: Literal["block_causal"] = "block_causal"
+
+
+def test_of_a_module_around_a_hugging_face_model_that_one_is_to_be_configured() -> None:
+    with pytest.raises(
+        ModelError, match=r"declared, hf_flash, .*: it only holds a Hugging Face model, `lm`: configure"
+    ):
+        configure_packing("sdpa", Around())
+    assert configure_packing("eager", Around().lm).packed_mask_type == "block_causal"
+    model = AroundDeclaring()
+    configure_packing("sdpa", model)
+    binding = get_binding(model)
+    assert binding is not None
+    assert binding.consumer == "declared"
 
 
 @pytest.mark.parametrize("call", [configure_packing, get_packing_capabilities, validate_flash_packing_support])

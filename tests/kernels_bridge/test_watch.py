@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from neatpack.contracts.batch import LabelShift
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, IsolationError, PackingError
 from neatpack.kernels_bridge import (
     PackingWatch,
+    audit_isolation,
     check_training_batch,
     configure_packing,
     get_model_attn_implementation,
@@ -31,6 +34,17 @@ BATCH: Mapping[str, object] = {"input_ids": TOKENS, "_packed_seq_ids": IDS, "lab
 
 def _pre_hooks(model: nn.Module) -> dict[int, object]:
     return dict(vars(model)["_forward_pre_hooks"])  # torch has no public way to list them
+
+
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(64, 4)
+
+    def forward(self, input_ids: Tensor, document_ids: Tensor) -> Tensor:
+        del document_ids
+        logits: Tensor = self.embed(input_ids)
+        return logits
 
 
 def model_for(mask: planted.Mask = planted.block_causal) -> nn.Module:
@@ -105,8 +119,108 @@ def test_the_cost_is_bounded_by_places() -> None:
     tokens = torch.arange(600).view(3, 200) % 60
     check = check_training_batch(model, {"input_ids": tokens, "_packed_seq_ids": ids}, most_places=32)
     assert check.changed == 0
-    assert check_training_batch(model, {"input_ids": tokens, "_packed_seq_ids": ids}, most_places=7).changed is None
-    assert seen == [(1, 30), (1, 30)]
+    check_training_batch(model, {"input_ids": tokens, "_packed_seq_ids": ids}, most_places=2)
+    assert seen == [(1, 32), (1, 32), (1, 2), (1, 2)]
+    with pytest.raises(EncodingError, match="most_places"):
+        check_training_batch(model, {"input_ids": tokens, "_packed_seq_ids": ids}, most_places=1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "turn"), [((64,) * 8, 7), ((64,) * 8, 3), ((200, 10), 0), ((200, 10), 1), ((10, 200), 0)]
+)
+def test_whatever_document_is_changed_the_places_hold_another(lengths: tuple[int, ...], turn: int) -> None:
+    ids = torch.arange(1, len(lengths) + 1).repeat_interleave(torch.tensor(lengths))[None]
+    batch = {"input_ids": torch.arange(ids.shape[1])[None] % 60, "_packed_seq_ids": ids}
+    assert check_training_batch(model_for(), batch, most_places=32, turn=turn).changed == turn
+
+    def to_another(ids: Tensor) -> Tensor:
+        return planted.block_causal(ids) | (ids[:, :, None] != ids[:, None, :])
+
+    with pytest.raises(IsolationError, match=f"document {1 + (turn + 1 if turn == 0 else turn - 1)} moves|moves"):
+        check_training_batch(model_for(to_another), batch, most_places=32, turn=turn)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=2, max_size=6), st.integers(2, 40), st.data())
+def test_cuts_hold_both_sides_of_a_boundary(pieces: list[tuple[int, int]], places: int, data: st.DataObject) -> None:
+    ids = [number for number, (length, gap) in enumerate(pieces, 1) for number in [number] * length + [0] * gap]
+    seen: list[Tensor] = []
+    model = Embedded().train()
+    model.register_forward_pre_hook(lambda _module, _args, words: seen.append(words["input_ids"]), with_kwargs=True)
+    turn = data.draw(st.integers(0, 20))
+    check = check_training_batch(
+        model,
+        {"input_ids": torch.arange(len(ids))[None], "document_ids": torch.tensor([ids])},
+        most_places=places,
+        turn=turn,
+    )
+    if check.changed is None:
+        gaps = [gap for _, gap in pieces[:-1]]
+        assert min(gaps) + 2 > min(places, len(ids))
+        return
+    before, after = seen
+    assert before.shape == (1, min(places, len(ids)))
+    kept = {ids[place] for place in before[0].tolist()} - {0}
+    changed = {ids[place] for place in before[before != after].tolist()}
+    assert changed == {check.changed + 1}
+    assert len(kept) > 1
+
+
+def test_logits_that_are_no_numbers_are_told() -> None:
+    class Diverged(nn.Module):
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.inner, self.value = model_for(), value
+
+        def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor) -> Tensor:
+            logits: Tensor = self.inner(input_ids, _packed_seq_ids=_packed_seq_ids)
+            return torch.cat([logits, torch.full_like(logits, self.value)], dim=2)
+
+    assert check_training_batch(Diverged(float("-inf")).train(), BATCH).moved == 0.0
+    with pytest.raises(IsolationError, match="no numbers"):
+        check_training_batch(Diverged(float("nan")).train(), BATCH)
+
+
+def test_infinite_places_of_the_vocabulary_hide_no_leak() -> None:
+    class Filled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model_for(planted.causal)
+
+        def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor) -> Tensor:
+            logits: Tensor = self.inner(input_ids, _packed_seq_ids=_packed_seq_ids)
+            return torch.cat([logits, torch.full_like(logits, float("-inf"))], dim=2)
+
+    with pytest.raises(IsolationError, match="document 7 moves when tokens of document 4 change"):
+        check_training_batch(Filled().train(), BATCH)
+
+
+@pytest.mark.parametrize("batch", [None, [1], (TOKENS, IDS)])
+def test_what_is_no_batch_is_refused(batch: Any) -> None:
+    with pytest.raises(BatchError, match="batch = "):
+        check_training_batch(model_for(), batch)
+
+
+def test_what_is_no_function_is_refused_before_training() -> None:
+    with pytest.raises(EncodingError, match="on_problem = str: must be callable"):
+        watch_packing(model_for(), on_problem=cast("Any", "print"))
+
+
+def test_a_forward_of_any_keywords_is_given_no_other_than_it_was() -> None:
+    class Wrapper(nn.Module):
+        packed_mask_type: Literal["document_ids"] = "document_ids"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model_for()
+
+        def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None, **words: Any) -> Tensor:
+            logits: Tensor = self.inner(input_ids, _packed_seq_ids=_packed_seq_ids, **words)
+            return logits
+
+    model = Wrapper().train()
+    with watch_packing(model, every=1):
+        model(TOKENS, _packed_seq_ids=IDS)
+    assert audit_isolation(model, layers=False).is_clean
 
 
 def _train(model: nn.Module, steps: int, around: Callable[[nn.Module], PackingWatch] | None = None) -> list[Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -127,7 +127,8 @@ def reason_held_inside(model: nn.Module) -> str | None:
     """Say which part of a module is a Hugging Face model, where it is none itself; None where no part is."""
     if text_config(model) is not None:
         return None
-    held = next((name for name, part in model.named_modules() if interface_modules(part)), None)
+    parts = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    held = next((name for name, part in parts if interface_modules(part)), None)
     if held is None:
         return None
     return f"it only holds a Hugging Face model, `{held}`: configure that one, as configure_packing(..., model.{held})"

@@ -22,6 +22,7 @@ from neatpack.kernels_bridge import (
     watch_packing,
 )
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model
+from tests.adapters.properties import listed
 from tests.audit import planted
 from tests.audit.planted import Attention, Model
 from tests.kernels_bridge.untyped import backward, different
@@ -159,8 +160,8 @@ def test_cuts_hold_both_sides_of_a_boundary(pieces: list[tuple[int, int]], place
         return
     before, after = seen
     assert before.shape == (1, min(places, len(ids)))
-    kept = {ids[place] for place in before[0].tolist()} - {0}
-    changed = {ids[place] for place in before[before != after].tolist()}
+    kept = {ids[place] for place in listed(before[0])} - {0}
+    changed = {ids[place] for place in listed(before[before != after])}
     assert changed == {check.changed + 1}
     assert len(kept) > 1
 

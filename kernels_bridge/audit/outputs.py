@@ -1,4 +1,4 @@
-"""What a forward returned: its logits, in whatever they are wrapped, and the scalars beside them."""
+"""What a forward returned: its logits, in whatever they are wrapped, and what is beside them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,30 @@ def find_logits(output: object, tokens: Tensor) -> Tensor:
         >>> find_logits((torch.tensor(0.5), torch.zeros(6, 8)), tokens).shape
         torch.Size([2, 3, 8])
     """
-    named = _entries(output)
-    entries = [*(value for name, value in named if name == "logits"), *(value for _, value in named)]
-    for shaped in (_whole, _by_token):
-        for value in entries:
-            logits = shaped(value, tokens) if isinstance(value, Tensor) and value.is_floating_point() else None
-            if logits is not None:
-                return logits
+    found_there = _logits_and_source(output, tokens)
+    if found_there is not None:
+        return _without_excluded(found_there[0])
     found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     remedy = "The forward must return [batch, sequence, vocabulary], alone, among others in a tuple, or as .logits."
     raise ModelError(Problem("forward", "returned no logits", "shape", value=found, remedy=remedy))
+
+
+def other_outputs(output: object, tokens: Tensor) -> dict[str, Tensor]:
+    """Find what was answered to each token beside the logits, `[batch, sequence, values]`, by its name or place.
+
+    Example:
+        >>> import torch
+        >>> tokens, logits = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, 8)
+        >>> list(other_outputs({"logits": logits, "later": [logits + 1], "value": torch.ones(2, 3)}, tokens))
+        ['later, output 0', 'value']
+    """
+    logits = _logits_and_source(output, tokens)
+    return {
+        name: _without_excluded(value.reshape(*tokens.shape, -1))
+        for name, value in _unfolded(output)
+        if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:2] == tokens.shape
+        if logits is None or value is not logits[1]
+    }
 
 
 def find_scalars(output: object) -> dict[str, Tensor]:
@@ -53,6 +67,25 @@ def find_scalars(output: object) -> dict[str, Tensor]:
         for name, value in _entries(output)
         if isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point()
     }
+
+
+def _logits_and_source(output: object, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The logits, and the tensor of the output that holds them."""
+    named = _entries(output)
+    entries = [*(value for name, value in named if name == "logits"), *(value for _, value in named)]
+    for shaped in (_whole, _by_token):
+        for value in entries:
+            logits = shaped(value, tokens) if isinstance(value, Tensor) and value.is_floating_point() else None
+            if logits is not None and isinstance(value, Tensor):
+                return logits, value
+    return None
+
+
+def _without_excluded(logits: Tensor) -> Tensor:
+    """Read as 0 whatever is -inf beside finite numbers: an entry that can never be chosen, such as one that fills a
+    vocabulary up."""
+    excluded = logits.isneginf()
+    return logits.masked_fill(excluded & logits.isfinite().any(dim=-1, keepdim=True), 0) if excluded.any() else logits
 
 
 def _whole(value: Tensor, tokens: Tensor) -> Tensor | None:
@@ -71,6 +104,15 @@ def _entries(output: object) -> list[tuple[str, object]]:
     return list(_parts(output))
 
 
+def _unfolded(output: object) -> Iterator[tuple[str, object]]:
+    """List what an output holds, and the entries of lists in place of these."""
+    for name, value in _parts(output):
+        if isinstance(value, (tuple, list)):
+            yield from ((f"{name}, {place}", part) for place, part in _parts(value))
+        else:
+            yield name, value
+
+
 def _parts(output: object) -> Iterator[tuple[str, object]]:
     if isinstance(output, Tensor):
         yield "output", output
@@ -81,7 +123,7 @@ def _parts(output: object) -> Iterator[tuple[str, object]]:
         values = cast("Sequence[object]", output)
         names: Sequence[str] = getattr(values, "_fields", ())
         for place, value in enumerate(values):
-            yield names[place] if place < len(names) else str(place), value
+            yield names[place] if place < len(names) else f"output {place}", value
             if not isinstance(value, Tensor) and hasattr(value, "logits"):
                 yield from _parts(value)
     else:

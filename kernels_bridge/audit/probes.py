@@ -118,9 +118,13 @@ def measure(ask: Ask, answer: Answer, packed: PackedDocuments, alone: Answer | N
 
 
 def variation(logits: Sequence[Tensor]) -> float:
-    """The greatest distance of a logit from its mean over all tokens: 0 for a model that always says the same."""
+    """The greatest distance of a logit from its mean over all tokens: 0 for a model that always says the same.
+
+    Logits that are the same at every token, however great, are left out: a vocabulary may be filled up with such.
+    """
     tokens = torch.cat([part.detach() for part in logits])
-    return float((tokens - tokens.mean(dim=0)).abs().max())
+    moving = tokens[:, (tokens != tokens[:1]).any(dim=0)]
+    return float((moving - moving.mean(dim=0)).abs().max()) if moving.numel() else 0.0
 
 
 def sees_later_tokens(answer: Answer, packed: PackedDocuments) -> bool | None:

@@ -183,15 +183,17 @@ class _Audit:
             self.choice = state.choice
             if state.refusal is not None:
                 return _failed(state.refusal)
-            way = configured_way(model, state.binding, self.examination.noise)
+            way = configured_way(model, state.binding, self.examination.noise, self.layers)
+            custom = self.target.custom
             try:
-                report, usual = self._usual_report(path, model, state.binding), self.packed
+                usual = self.packed
+                report = way.examine(usual) if custom else self._usual_report(path, model, state.binding)
             except ANYTHING:
-                if not self.target.custom:
+                if not custom:
                     raise
                 usual = usual_documents(self.packed.vocabulary, _device(model), padded=False)
                 report = way.examine(usual)
-            if self.target.custom:
+            if custom:
                 report = try_further(report, model, usual, way.examine_further)
             else:
                 report = replace(report, untried=not_reached(model, max(place.length for place in usual.places)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
 from neatpack.kernels_bridge.audit.embeddings import EmbeddingWatch
-from neatpack.kernels_bridge.audit.outputs import find_logits, find_scalars
+from neatpack.kernels_bridge.audit.outputs import find_logits, find_scalars, other_outputs
 from neatpack.kernels_bridge.audit.random_state import seeded
 from neatpack.kernels_bridge.models import takes_any_keyword, text_config
 
@@ -71,6 +71,8 @@ class Subject:
             is: where the words of others end is not known.
         dropped: arguments that its forward does not take and that were left out, in the order in which they came.
         calls: how often it was called.
+        output: the name of what is taken for its logits; None for the logits themselves.
+        others: names of what it answers to each token beside these.
     """
 
     model: nn.Module
@@ -78,6 +80,8 @@ class Subject:
     as_given: bool = False
     dropped: dict[str, None] = field(default_factory=dict[str, None])
     calls: int = 0
+    output: str | None = None
+    others: dict[str, None] = field(default_factory=dict[str, None])
 
     def packed(
         self, packed: PackedDocuments, arguments: Mapping[str, object], tokens: Tensor | None = None, grad: bool = False
@@ -175,4 +179,7 @@ class Subject:
         # Layers that draw random numbers draw the same in every call.
         with seeded(), torch.set_grad_enabled(grad), watch if grad else nullcontext():
             output: object = self.model(*first, **taken)
-        return find_logits(output, tokens), tuple(watch.leaves), find_scalars(output)
+        others = other_outputs(output, tokens)
+        self.others.update(dict.fromkeys(others))
+        logits = find_logits(output, tokens) if self.output is None else others[self.output]
+        return logits, tuple(watch.leaves), find_scalars(output)

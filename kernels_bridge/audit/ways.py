@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -19,7 +20,7 @@ from neatpack.kernels_bridge.audit.inputs import path_arguments
 from neatpack.kernels_bridge.audit.layers import layer_reports
 from neatpack.kernels_bridge.audit.paths import PATHS, Path
 from neatpack.kernels_bridge.audit.report import PathReport
-from neatpack.kernels_bridge.audit.subject import Answer, Subject
+from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
 from neatpack.kernels_bridge.audit.targets import layer_windows
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, KernelCalls
 from neatpack.kernels_bridge.binding import Binding
@@ -58,36 +59,51 @@ class Way:
 
     def examine(self, packed: PackedDocuments) -> PathReport:
         """Examine the model on some documents, and compare with each document alone."""
-        without = None if self.without is None else partial(self._without, packed, self.without)
-        return self._report(packed, without, compares=True)
+        return self._report(packed, self.without, compares=True)
 
     def examine_further(self, packed: PackedDocuments, compares: bool = True) -> PathReport:
         """Examine it on other documents, after some on which boundaries did have an effect."""
         return self._report(packed, None, compares)
 
-    def _report(self, packed: PackedDocuments, without: Callable[[], Answer] | None, compares: bool) -> PathReport:
-        subject = self._subject(DOCUMENT_IDS) if self.binding is not None else self._subject()
+    def _report(self, packed: PackedDocuments, without: Given | None, compares: bool) -> PathReport:
+        """Examine all that the model answers to each token: the logits first, and the rest if they do not leak."""
+        hooked = () if self.binding is None else (DOCUMENT_IDS,)
+        subject = self._subject(None, *hooked)
+        report = self._report_on(subject, packed, without, compares)
+        for name in subject.others:
+            if report.verdict == "leak":
+                break
+            with suppress(*ANYTHING):  # what comes only at times, or in another shape alone, is no answer to tokens
+                found = self._report_on(self._subject(name, *hooked), packed, without, compares)
+                if found.verdict == "leak" or (found.verdict == "differs" and report.verdict != "differs"):
+                    report = replace(found, message=f"In {name}: {found.message}")
+        return report
+
+    def _report_on(
+        self, subject: Subject, packed: PackedDocuments, without: Given | None, compares: bool
+    ) -> PathReport:
         ask = partial(subject.packed, packed, self.given(packed))
-        examination = self._examination(packed, compares)
+        examination = self._examination(packed, compares, subject.output)
         computation = examination.computations.of(ask)
         if self.from_batch:
             subject.dropped = dict.fromkeys(_lost(subject.dropped, self.given(packed)))
-        report = examination.report(self.path, subject, ask, computation, self._kernel(packed), without)
+        ask_without = None if without is None else partial(self._without, packed, without, subject.output)
+        report = examination.report(self.path, subject, ask, computation, self._kernel(packed), ask_without)
         if not self.traces_layers or report.from_document is None:
             return report
         return layer_reports(report, self.model, ask, packed)
 
-    def _examination(self, packed: PackedDocuments, compares: bool) -> Examination:
+    def _examination(self, packed: PackedDocuments, compares: bool, output: str | None) -> Examination:
         if not compares:
             return Examination(packed, Computations(packed, None), causal=False, mixes_within=False, noise=self.noise)
-        ask_alone = partial(self._subject().alone, packed, arguments=partial(self.alone, packed))
+        ask_alone = partial(self._subject(output).alone, packed, arguments=partial(self.alone, packed))
         return begin_examination(packed, ask_alone, self.noise)
 
-    def _without(self, packed: PackedDocuments, given: Given) -> Answer:
-        return self._subject().packed(packed, given(packed))
+    def _without(self, packed: PackedDocuments, given: Given, output: str | None) -> Answer:
+        return self._subject(output).packed(packed, given(packed))
 
-    def _subject(self, *hooked: str) -> Subject:
-        return Subject(self.model, frozenset(hooked), as_given=self.from_batch)
+    def _subject(self, output: str | None, *hooked: str) -> Subject:
+        return Subject(self.model, frozenset(hooked), self.from_batch, output=output)
 
     def _kernel(self, packed: PackedDocuments) -> KernelCalls | None:
         return None if self.binding is None else kernel_calls(self.binding, packed, layer_windows(self.model))

@@ -412,6 +412,23 @@ class BalancesPadding(Model):
         return logits.softmax(dim=-1).mean(dim=(0, 1)).square().sum(), logits
 
 
+class PredictsTwice(Model):
+    """Predicts a second time, and a value, beside its logits; `leaks` in one of them, where the first token of a
+    document sees the one before."""
+
+    def __init__(self, *layers: nn.Module, leaks: str = "") -> None:
+        super().__init__(*layers)
+        self.leaks = leaks
+
+    def forward(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None
+    ) -> dict[str, object]:
+        logits = super().forward(input_ids, _packed_seq_ids)
+        before = logits + functional.pad(logits, (0, 0, 1, 0))[:, :-1]
+        value = (before if self.leaks == "value" else logits).sum(dim=2)
+        return {"logits": logits, "later": [before if self.leaks == "later" else 2 * logits], "value": value / 1000}
+
+
 class AddsRowFeature(Model):
     """The mean of the row goes into every prediction."""
 

@@ -145,7 +145,7 @@ def test_what_holds_no_logits_is_refused(output: object) -> None:
 
 
 def test_scalars_have_names() -> None:
-    assert find_scalars((torch.tensor(1.0), LOGITS)) == {"0": torch.tensor(1.0)}
+    assert find_scalars((torch.tensor(1.0), LOGITS)) == {"output 0": torch.tensor(1.0)}
     assert find_scalars(Named(torch.tensor(1.0), LOGITS)) == {"loss": torch.tensor(1.0)}
     assert find_scalars({"aux": torch.tensor(2.0), "count": torch.tensor(2)}) == {"aux": torch.tensor(2.0)}
     assert find_scalars("text") == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,6 +141,10 @@ FAULTS: dict[str, Fault] = {
     "the mean of the row as a feature": Fault(lambda: planted.AddsRowFeature(Attention()), "mixing", "backward"),
     "room for experts shared by a row": Fault(lambda: Model(Attention(), planted.ExpertRouter()), "router"),
     "padding in a loss of the router": Fault(lambda: planted.BalancesPadding(Attention()), "router"),
+    "a leak in a second prediction": Fault(
+        lambda: planted.PredictsTwice(Attention(), leaks="later"), "mixing", "first_token"
+    ),
+    "a leak in a value": Fault(lambda: planted.PredictsTwice(Attention(), leaks="value"), "mixing", "first_token"),
     "chunks counted from the row": Fault(
         lambda: Model(planted.ChunksRow()), "window", trial="shape", verdict="differs"
     ),
@@ -169,6 +174,17 @@ def test_a_planted_fault_is_found_and_named(fault: Fault) -> None:
     assert fault.where in (None, path.where)
     assert fault.mechanism in (None, path.mechanism)
     assert not report.is_clean
+
+
+@pytest.mark.parametrize("fill", [math.inf, math.nan])
+def test_logits_that_are_no_numbers_prove_nothing(fill: float) -> None:
+    report = audit_isolation(FillsVocabulary(Attention(), fill=fill))
+    assert (report.verdict, report.kind) == ("inconclusive", "not_finite")
+
+
+def test_the_output_that_leaks_is_named() -> None:
+    report = audit_isolation(planted.PredictsTwice(Attention(), leaks="later"))
+    assert report.path.message.startswith("In later, output 0: Document ")
 
 
 def bidirectional_prefix(ids: Tensor) -> Tensor:
@@ -222,6 +238,17 @@ class ReturnsFlat(Model):
         return OrderedDict[str, Tensor](loss=logits[kept].square().mean(), scores=logits.flatten(0, 1))
 
 
+class FillsVocabulary(Model):
+    """Has more logits than tokens; those beyond can never be chosen."""
+
+    def __init__(self, *layers: nn.Module, fill: float) -> None:
+        super().__init__(*layers)
+        self.fill = fill
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+        return nn.functional.pad(super().forward(input_ids, _packed_seq_ids), (0, 8), value=self.fill)
+
+
 class LooksUpItself(Model):
     """Has a table in place of an embedding, tied to its head."""
 
@@ -270,6 +297,11 @@ CLEAN: dict[str, Callable[[], nn.Module]] = {
     "other kernels with a graph": lambda: RoundsByKernel(Attention()),
     "an object returned": lambda: ReturnsObject(Attention()),
     "flat logits and a loss": lambda: ReturnsFlat(Attention()),
+    "several predictions": lambda: planted.PredictsTwice(Attention()),
+    "a vocabulary filled with -inf": lambda: FillsVocabulary(Attention(), fill=-math.inf),
+    "a vocabulary filled with the least number": lambda: FillsVocabulary(
+        Attention(), fill=torch.finfo(torch.float32).min
+    ),
     "tied tables": lambda: LooksUpItself(Attention()),
     "bags of tokens": lambda: EmbedsBags(Attention()),
 }

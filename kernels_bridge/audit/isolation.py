@@ -211,7 +211,7 @@ class _Auditor:
             if report.verdict != "leak":
                 self.model.train()
                 found = way.examine_further(packed, compares=False)
-                if found.verdict == "leak":
+                if found.verdict == "leak" or found.kind == "not_deterministic":
                     report = replace(found, trial="training", message=NOTES["training"] + found.message)
         except ANYTHING as error:
             report = PathReport("error", message=f"{type(error).__name__}: {error}")

@@ -129,7 +129,7 @@ def variation(logits: Sequence[Tensor]) -> float:
 
 def sees_later_tokens(answer: Answer, packed: PackedDocuments) -> bool | None:
     """Tell whether the first token of the longest document depends on later tokens of it; None if it cannot be told."""
-    longest = max(range(len(packed.places)), key=lambda index: packed.places[index].length)
+    longest = max(range(len(packed.places)), key=lambda index: len(answer.logits[index]))
     if not is_watched(answer):
         return None
     gradients = _gradients(answer, answer.logits[longest][0].sum())

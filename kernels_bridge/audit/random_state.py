@@ -13,8 +13,8 @@ from neatpack.kernels_bridge.audit.undoing import undo_by
 
 
 @contextmanager
-def seeded() -> Generator[None, None, None]:
-    """Within, torch's generators begin at seed 0; afterwards they go on where they were.
+def seeded(seed: int = 0) -> Generator[None, None, None]:
+    """Within, torch's generators begin at `seed`; afterwards they go on where they were.
 
     These are the CPU's and, where CUDA is in use, those of its devices.
     """
@@ -23,7 +23,7 @@ def seeded() -> Generator[None, None, None]:
     with ExitStack() as undo:
         for generator in generators:  # torch.manual_seed would also seed devices that are not in use yet
             undo_by(undo, generator.set_state, generator.get_state())
-            generator.manual_seed(0)
+            generator.manual_seed(seed)
         yield
 
 

@@ -39,6 +39,7 @@ Kind = Literal[
     "no_mixing",
     "not_finite",
     "gradient_unseen",
+    "not_deterministic",
 ]
 """What a verdict rests on.
 
@@ -51,7 +52,8 @@ shorter documents change with the `length` of the longest; the `mask` given, or 
 of a document than the model's own; documents that attention ids join are not joined (`joining`); or the difference is
 `unexplained`.
 Inconclusive: the logits are `constant` or `not_finite`, at documents or at padding; no token answers to an earlier one
-of its document (`no_mixing`); or no gradient could be watched (`gradient_unseen`).
+of its document (`no_mixing`); no gradient could be watched (`gradient_unseen`); or an unchanged batch is answered
+otherwise when it is given again (`not_deterministic`).
 """
 
 Pattern = Literal[
@@ -62,12 +64,12 @@ first two of a row, or the last to those before it, where a boundary is lost (`f
 first token of a document to the one before, where a boundary counts one too late (`first_token`); the last token of a
 document to the next, where it counts one too early (`last_token`); one before (`backward`); or other `rows`."""
 
-Trial = Literal["plain", "ids", "shape", "full", "holes", "many", "long", "training", "xdoc"]
+Trial = Literal["plain", "ids", "shape", "full", "gaps", "holes", "many", "long", "training", "xdoc"]
 """In which batch: documents of the usual kind (`plain`); the same under other ids, which fall and have gaps (`ids`);
-others in rows of the same shape as before (`shape`); in one row without padding (`full`); with holes in documents and
-padding between them (`holes`); many documents in long rows, and long ones (`many`); one that is longer than all that
-the model sees at once (`long`); the usual ones, the full row and the long rows in `training` mode; or as attention
-ids join them (`xdoc`)."""
+others in rows of the same shape as before (`shape`); in one row without padding (`full`); with padding before and
+between documents (`gaps`), or holes in them (`holes`); many documents in long rows, and long ones (`many`); one that is
+longer than all that the model sees at once (`long`); the usual ones, the full row and the long rows in `training` mode;
+or as attention ids join them (`xdoc`)."""
 TRIALS: Final[tuple[Trial, ...]] = get_args(Trial)
 
 

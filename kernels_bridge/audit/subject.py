@@ -73,6 +73,7 @@ class Subject:
         calls: how often it was called.
         output: the name of what is taken for its logits; None for the logits themselves.
         others: names of what it answers to each token beside these.
+        seed: where torch's generators begin in each call.
     """
 
     model: nn.Module
@@ -82,6 +83,7 @@ class Subject:
     calls: int = 0
     output: str | None = None
     others: dict[str, None] = field(default_factory=dict[str, None])
+    seed: int = 0
 
     def packed(
         self, packed: PackedDocuments, arguments: Mapping[str, object], tokens: Tensor | None = None, grad: bool = False
@@ -177,7 +179,7 @@ class Subject:
             taken["input_ids"] = tokens
         watch = EmbeddingWatch(tokens)
         # Layers that draw random numbers draw the same in every call.
-        with seeded(), torch.set_grad_enabled(grad), watch if grad else nullcontext():
+        with seeded(self.seed), torch.set_grad_enabled(grad), watch if grad else nullcontext():
             output: object = self.model(*first, **taken)
         others = other_outputs(output, tokens)
         self.others.update(dict.fromkeys(others))

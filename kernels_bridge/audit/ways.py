@@ -19,6 +19,7 @@ from neatpack.kernels_bridge.audit.examination import Examination, begin_examina
 from neatpack.kernels_bridge.audit.inputs import path_arguments
 from neatpack.kernels_bridge.audit.layers import layer_reports
 from neatpack.kernels_bridge.audit.paths import PATHS, Path
+from neatpack.kernels_bridge.audit.repeats import unless_it_varies
 from neatpack.kernels_bridge.audit.report import PathReport
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
 from neatpack.kernels_bridge.audit.targets import layer_windows
@@ -89,12 +90,13 @@ class Way:
             subject.dropped = dict.fromkeys(_lost(subject.dropped, self.given(packed)))
         ask_without = None if without is None else partial(self._without, packed, without, subject.output)
         report = examination.report(self.path, subject, ask, computation, self._kernel(packed), ask_without)
+        report = unless_it_varies(report, subject, ask, self.noise, seeds=compares and report.verdict == "differs")
         if not self.traces_layers or report.from_document is None:
             return report
         return layer_reports(report, self.model, ask, packed)
 
     def _examination(self, packed: PackedDocuments, compares: bool, output: str | None) -> Examination:
-        if not compares:
+        if not compares or not packed.asked_alone:
             return Examination(packed, Computations(packed, None), causal=False, mixes_within=False, noise=self.noise)
         ask_alone = partial(self._subject(output).alone, packed, arguments=partial(self.alone, packed))
         return begin_examination(packed, ask_alone, self.noise)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from neatpack.adapters import build_position_ids
+
 VOCABULARY = 64
 WIDTH = 8
 
@@ -195,6 +197,19 @@ class Caches(Attention):
         return self.masks.setdefault(tuple(ids.shape), super().visible(ids))
 
 
+class KeepsTheLastMask(Attention):
+    """Keeps its mask while batches have the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Tensor | None = None
+
+    def visible(self, ids: Tensor) -> Tensor:
+        if self.kept is None or self.kept.shape[:2] != ids.shape:
+            self.kept = super().visible(ids)
+        return self.kept
+
+
 class LeaksInTraining(Attention):
     """Takes another road in training mode."""
 
@@ -286,14 +301,14 @@ class Conv1dLayer(Mixer):
 class Recurrence(Mixer):
     """A decaying state, which starts anew in each document unless told otherwise."""
 
-    def __init__(self, reset: bool = True, late: int = 0, skip_last: bool = False) -> None:
+    def __init__(self, reset: bool = True, late: int = 0, skip_last: bool = False, by_positions: bool = False) -> None:
         super().__init__()
-        self.reset, self.late, self.skip_last = reset, late, skip_last
+        self.reset, self.late, self.skip_last, self.by_positions = reset, late, skip_last, by_positions
         self.decay = nn.Parameter(torch.full((WIDTH,), 1.5))
 
     def mix(self, states: Tensor, ids: Tensor) -> Tensor:
         state, outputs = torch.zeros_like(states[:, 0]), list[Tensor]()
-        starts = positions_of(ids) == self.late
+        starts = (build_position_ids(ids) if self.by_positions else positions_of(ids)) == self.late
         if self.skip_last:
             starts = starts & (ids < ids.amax(dim=1, keepdim=True).clamp(min=2))
         for place in range(states.shape[1]):
@@ -302,6 +317,19 @@ class Recurrence(Mixer):
             state = state * self.decay.sigmoid() + states[:, place]
             outputs.append(state)
         return torch.stack(outputs, dim=1)
+
+
+class RemembersTheLastCall(Mixer):
+    """Adds the mean of the batch before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | None = None
+
+    def mix(self, states: Tensor, ids: Tensor) -> Tensor:
+        del ids
+        last, self.last = self.last, states.detach().mean(dim=(0, 1))
+        return states if last is None else states + last
 
 
 class ConvolvesAndRecurs(Mixer):

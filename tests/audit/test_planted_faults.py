@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,6 +80,9 @@ FAULTS: dict[str, Fault] = {
     "more documents than fit a byte": Fault(attention(planted.ranks_in_a_byte), "attention", trial="many"),
     "tokens sorted by id": Fault(lambda: Model(planted.SortsByIds()), "attention", trial="ids"),
     "masks kept by shape": Fault(lambda: Model(planted.Caches()), "attention", trial="shape"),
+    "the last mask kept while shapes are the same": Fault(
+        lambda: Model(planted.KeepsTheLastMask()), "attention", trial="training"
+    ),
     "the boundaries of another row": Fault(attention(planted.later_row), "attention"),
     "no boundaries at all": Fault(lambda: planted.DropsIds(Attention()), "kwargs_dropped", "every_document"),
     "ids lost in the second layer": Fault(
@@ -106,7 +111,7 @@ FAULTS: dict[str, Fault] = {
     "later documents seen": Fault(attention(planted.all_seen_if_packed), "causality", "backward"),
     "causality lost": Fault(attention(planted.not_causal_if_packed), "causality", verdict="differs"),
     "padding seen": Fault(attention(planted.padding_seen), "padding"),
-    "padding before a document seen": Fault(attention(planted.first_padding_seen), "padding", trial="holes"),
+    "padding before a document seen": Fault(attention(planted.first_padding_seen), "padding", trial="gaps"),
     "a leak in training mode": Fault(lambda: Model(planted.LeaksInTraining()), "attention", trial="training"),
     "no mask in training where nothing is padding": Fault(
         in_training(planted.unmasked_where(nothing_is_padding)), "attention", trial="training"
@@ -185,6 +190,73 @@ def test_logits_that_are_no_numbers_prove_nothing(fill: float) -> None:
 def test_the_output_that_leaks_is_named() -> None:
     report = audit_isolation(planted.PredictsTwice(Attention(), leaks="later"))
     assert report.path.message.startswith("In later, output 0: Document ")
+
+
+class DrawsItself(planted.Mixer):
+    """Scales by what `draw` gives, in training mode or always."""
+
+    def __init__(self, draw: Callable[[], float], always: bool = False) -> None:
+        super().__init__()
+        self.draw, self.always = draw, always
+
+    def mix(self, states: Tensor, ids: Tensor) -> Tensor:
+        del ids
+        return states * (self.draw() if self.training or self.always else 1.0)
+
+
+class AddsNoise(planted.Mixer):
+    """Adds noise in evaluation mode, too."""
+
+    def mix(self, states: Tensor, ids: Tensor) -> Tensor:
+        del ids
+        return torch.randn_like(states)
+
+
+OWN_GENERATOR = torch.Generator()
+
+
+@pytest.mark.parametrize(
+    ("layer", "trial"),
+    [
+        (DrawsItself(random.random), "training"),
+        (DrawsItself(np.random.random), "training"),
+        (DrawsItself(lambda: float(torch.rand((), generator=OWN_GENERATOR))), "training"),
+        (DrawsItself(random.random, always=True), "plain"),
+        (AddsNoise(), "plain"),
+    ],
+    ids=["random", "numpy", "a generator of its own", "in evaluation", "noise in evaluation"],
+)
+def test_a_model_that_answers_otherwise_each_time_is_not_accused(layer: nn.Module, trial: Trial) -> None:
+    report = audit_isolation(Model(Attention(), layer))
+    assert (report.verdict, report.kind, report.path.trial) == ("inconclusive", "not_deterministic", trial)
+    assert "torch.rand" in report.path.message
+
+
+def test_a_state_kept_from_call_to_call_is_no_random_number() -> None:
+    report = audit_isolation(Model(Attention(), planted.RemembersTheLastCall()))
+    assert report.verdict == "leak"
+
+
+HOLES = torch.tensor([[1, 1, 1, 0, 1, 1, 2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 1, 1, 0, 1, 1, 2, 2, 2]])
+
+
+def test_documents_that_all_have_holes_are_examined() -> None:
+    ids = torch.tensor([[1, 1, 1, 0, 1, 1, 2, 2, 0, 0, 2, 2]])
+    batch = {"input_ids": torch.arange(ids.numel()).view_as(ids), "_packed_seq_ids": ids}
+    assert audit_isolation(Model(Attention()), batch).is_clean
+    assert audit_isolation(Model(Recurrence(reset=False)), batch).verdict == "leak"
+
+
+def test_what_shows_with_holes_alone_is_told_and_is_a_leak_where_there_are_some() -> None:
+    model = Model(Recurrence(by_positions=True))
+    report = audit_isolation(model)
+    assert (report.verdict, report.path.trial) == ("clean", "plain")
+    assert "Not so with holes in documents: Padding reaches documents" in report.path.message
+    tokens = torch.arange(HOLES.numel()).view_as(HOLES)
+    found = audit_isolation(model, {"input_ids": tokens, "_packed_seq_ids": HOLES})
+    assert (found.verdict, found.kind) == ("leak", "padding")
+    whole = {"input_ids": tokens, "_packed_seq_ids": HOLES.clamp(min=1)}
+    assert audit_isolation(model, whole).is_clean
 
 
 def bidirectional_prefix(ids: Tensor) -> Tensor:

@@ -108,7 +108,8 @@ def _unfolded(output: object) -> Iterator[tuple[str, object]]:
     """List what an output holds, and the entries of lists in place of these."""
     for name, value in _parts(output):
         if isinstance(value, (tuple, list)):
-            yield from ((f"{name}, {place}", part) for place, part in _parts(value))
+            entries = _parts(cast("Sequence[object]", value))
+            yield from ((f"{name}, {place}", part) for place, part in entries)
         else:
             yield name, value
 

@@ -34,6 +34,7 @@ Kind = Literal[
     "length",
     "mask",
     "joining",
+    "weight_gradient",
     "unexplained",
     "constant",
     "no_mixing",
@@ -49,8 +50,8 @@ documents too; because the bound kernel was never called (`kernel_not_called`), 
 they were needed (`kwargs_dropped`).
 Differences: tokens past the `window` see too much; documents that do not begin a row have the wrong `positions`;
 shorter documents change with the `length` of the longest; the `mask` given, or that of the kernel, hides other tokens
-of a document than the model's own; documents that attention ids join are not joined (`joining`); or the difference is
-`unexplained`.
+of a document than the model's own; documents that attention ids join are not joined (`joining`); the gradient of a
+weight is not the sum of those by each document (`weight_gradient`); or the difference is `unexplained`.
 Inconclusive: the logits are `constant` or `not_finite`, at documents or at padding; no token answers to an earlier one
 of its document (`no_mixing`); no gradient could be watched (`gradient_unseen`); or an unchanged batch is answered
 otherwise when it is given again (`not_deterministic`).

@@ -24,6 +24,7 @@ from neatpack.kernels_bridge.audit.report import PathReport
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
 from neatpack.kernels_bridge.audit.targets import layer_windows
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, KernelCalls
+from neatpack.kernels_bridge.audit.weight_gradients import unless_weights_differ
 from neatpack.kernels_bridge.binding import Binding
 from neatpack.kernels_bridge.entry import DOCUMENT_IDS
 
@@ -91,6 +92,9 @@ class Way:
         ask_without = None if without is None else partial(self._without, packed, without, subject.output)
         report = examination.report(self.path, subject, ask, computation, self._kernel(packed), ask_without)
         report = unless_it_varies(report, subject, ask, self.noise, seeds=compares and report.verdict == "differs")
+        alone = examination.computations.alone
+        if alone is not None and self.noise <= THRESHOLD:
+            report = unless_weights_differ(report, self.model, computation.answer, alone)
         if not self.traces_layers or report.from_document is None:
             return report
         return layer_reports(report, self.model, ask, packed)

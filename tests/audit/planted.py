@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -330,6 +330,33 @@ class RemembersTheLastCall(Mixer):
         del ids
         last, self.last = self.last, states.detach().mean(dim=(0, 1))
         return states if last is None else states + last
+
+
+class _ScaleOfTheNext(torch.autograd.Function):
+    """Scales; its backward pass takes the input of the place before for that of the weight."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, states: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(states, weight)
+        return states * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:  # torch types its context so
+        states, weight = ctx.saved_tensors
+        return gradients[0] * weight, (gradients[0] * states.roll(1, dims=1)).sum(dim=(0, 1))
+
+
+class ScalesWithWrongGradient(Mixer):
+    """Does right but for the gradient of its weight, into which the document before comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def mix(self, states: Tensor, ids: Tensor) -> Tensor:
+        del ids
+        apply = cast("Callable[[Tensor, Tensor], Tensor]", _ScaleOfTheNext.apply)  # pyright: ignore[reportUnknownMemberType]  # of torch's own
+        return apply(states, self.weight)
 
 
 class ConvolvesAndRecurs(Mixer):

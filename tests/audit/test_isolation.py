@@ -6,7 +6,8 @@ import copy
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
-from typing import cast
+from pathlib import Path
+from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neatpack.adapters.document_ids import document_ids_from_lengths
 from neatpack.contracts.errors import BatchError, IsolationError, ModelTypeError
 from neatpack.kernels_bridge import audit_isolation, configure_packing, get_binding, get_model_attn_implementation
 from neatpack.kernels_bridge.audit import state
@@ -266,3 +268,26 @@ def test_on_a_gpu_the_gradient_decides(dtype: torch.dtype) -> None:
     assert leaking.verdict == "leak"
     assert leaking.path.gradient is not None
     assert leaking.path.gradient > 0
+
+
+class Counts(Model):
+    """Counts its calls where no audit puts them back."""
+
+    calls: ClassVar[int] = 0
+
+    def states(self, input_ids: Tensor, ids: Tensor) -> Tensor:
+        Counts.calls += 1
+        return super().states(input_ids, ids)
+
+
+def test_the_page_says_how_often_a_model_is_called() -> None:
+    ids = document_ids_from_lengths(((6, 1, 9), (12, 4)), 19)
+    batch = {"input_ids": torch.arange(ids.numel()).view_as(ids) % planted.VOCABULARY, "_packed_seq_ids": ids}
+    counted: list[int] = []
+    for given in (None, batch):
+        Counts.calls = 0
+        assert audit_isolation(Counts(Attention()), given).is_clean
+        counted.append(Counts.calls)
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    without, with_batch = counted
+    assert f"is called {without} times; with a batch of five documents in two rows, {with_batch} times" in page

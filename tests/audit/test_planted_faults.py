@@ -150,6 +150,12 @@ FAULTS: dict[str, Fault] = {
         lambda: planted.PredictsTwice(Attention(), leaks="later"), "mixing", "first_token"
     ),
     "a leak in a value": Fault(lambda: planted.PredictsTwice(Attention(), leaks="value"), "mixing", "first_token"),
+    "a document before in the gradient of a weight": Fault(
+        lambda: Model(Attention(), planted.ScalesWithWrongGradient()),
+        "weight_gradient",
+        where="layers.1.weight",
+        verdict="differs",
+    ),
     "chunks counted from the row": Fault(
         lambda: Model(planted.ChunksRow()), "window", trial="shape", verdict="differs"
     ),

@@ -66,7 +66,7 @@ class Batch:
         packed: its documents.
         compares: whether packed documents are compared with each alone.
         training: whether the model is in training mode.
-        rows: what is said of its rows, beside the mode.
+        rows: what is said of its rows beside that.
     """
 
     trial: Trial
@@ -79,6 +79,11 @@ class Batch:
     def note(self) -> str:
         """What a message says first where it is this batch alone that shows something."""
         return f"{NOTES[self.trial].removesuffix(': ')}, {self.rows}: " if self.rows else NOTES[self.trial]
+
+    @property
+    def name(self) -> str:
+        """What is said of it where a model declines it."""
+        return f"{self.trial} {self.rows}".rstrip()
 
 
 def usual_documents(vocabulary: int, device: torch.device, padded: bool = True) -> PackedDocuments:
@@ -95,7 +100,7 @@ def further_batches(usual: PackedDocuments, long: int | None) -> Iterator[Batch]
     rank = ids.amax(dim=1, keepdim=True) - ids
     yield Batch("ids", replace(usual, document_ids=torch.where(ids > 0, rank * 256 + 1, 0)))
     wide = torch.where(ids > 0, (rank << 32) + WIDE + 1, 0)
-    yield Batch("ids", replace(usual, document_ids=wide), compares=False)
+    yield Batch("ids", replace(usual, document_ids=wide), compares=False, rows="beyond 2^60")
     other = pack_ids(document_ids_from_lengths(SHAPE_LENGTHS, ids.shape[1]), vocabulary, device)
     yield Batch("shape", other)
     yield Batch("training", usual, compares=False, training=True)  # in the shape of the batch before
@@ -140,7 +145,7 @@ def try_further(report: PathReport, model: nn.Module, usual: PackedDocuments, ex
             elif found.verdict in ("leak", "differs"):
                 with_holes = f" {batch.note}{found.message}"
         except ANYTHING as error:
-            untried.append(f"{batch.trial}: declined ({type(error).__name__})")
+            untried.append(f"{batch.name}: declined ({type(error).__name__})")
         finally:
             model.eval()
     worst = _named_by_trial(_worst(reports))

@@ -160,7 +160,7 @@ def test_cuts_hold_both_sides_of_a_boundary(pieces: list[tuple[int, int]], place
         return
     before, after = seen
     assert before.shape == (1, min(places, len(ids)))
-    kept: set[int] = {ids[place] for place in listed(before[0])} - {0}
+    kept: set[int] = {ids[place] for place in listed(before[0]) if ids[place]}
     changed: set[int] = {ids[place] for place in listed(before[before != after])}
     assert changed == {check.changed + 1}
     assert len(kept) > 1

@@ -391,7 +391,7 @@ def _cut_mask(mask: object, row: int, places: slice) -> object:
 def _moved(model: nn.Module, trial: _Trial) -> float:
     """Ask the model about both, and give the greatest movement of another document in shares of the scale."""
     binding = get_binding(model)
-    subject = Subject(model, frozenset({DOCUMENT_IDS} if binding is not None else ()), as_given=True)
+    subject = Subject(model, frozenset({DOCUMENT_IDS} if binding is not None else ()))
     with torch.no_grad(), preserved(model, gradients=False), seeded():
         model.eval()
         before, after = (subject.logits(tokens, trial.arguments) for tokens in (trial.tokens, trial.changed))

@@ -73,7 +73,7 @@ class Examination:
         if finding.verdict != "differs" or finding.kind == "causality" or alone is None or path.apart:
             return finding
         noise = self.noise * computation.measurement.scale
-        asked = Subject(subject.model, subject.hooked, subject.as_given, output=subject.output)
+        asked = Subject(subject.model, subject.hooked, subject.by_name, output=subject.output)
         questions = Questions(path, asked, self.packed, layer_windows(subject.model), noise)
         kind, message = questions.cause(computation.answer, alone) or (finding.kind, finding.message)
         # A window that is lost is a mask that is not the model's, too; by which tokens differ, more is known of it.

@@ -201,7 +201,7 @@ class _Audit:
             return report
 
     def _usual_report(self, path: Path, model: nn.Module, binding: Binding | None) -> PathReport:
-        subject = Subject(model, hooked=frozenset({"_packed_seq_ids"}))
+        subject = Subject(model, hooked=frozenset({"_packed_seq_ids"}), by_name=True)
         ask = self._ask(path, subject)
         computation = self.examination.computations.of(ask)
         kernel = None if binding is None else kernel_calls(binding, self.packed, layer_windows(model))

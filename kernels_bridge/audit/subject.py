@@ -67,8 +67,8 @@ class Subject:
     Attributes:
         model: the built module, in evaluation mode.
         hooked: arguments that a hook on the model takes away before its forward.
-        as_given: whether a forward of any keywords is given all of them. Otherwise only one around a Hugging Face model
-            is: where the words of others end is not known.
+        by_name: whether arguments go by name alone, also where the forward takes any, but for one around a Hugging Face
+            model: where the words of others end is not known.
         dropped: arguments that its forward does not take and that were left out, in the order in which they came.
         calls: how often it was called.
         output: the name of what is taken for its logits; None for the logits themselves.
@@ -78,7 +78,7 @@ class Subject:
 
     model: nn.Module
     hooked: frozenset[str] = frozenset()
-    as_given: bool = False
+    by_name: bool = False
     dropped: dict[str, None] = field(default_factory=dict[str, None])
     calls: int = 0
     output: str | None = None
@@ -169,7 +169,7 @@ class Subject:
     ) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
         """Call the model once: its logits, the leaves at its embeddings, and its scalars."""
         self.calls += 1
-        names, any_word = self._names, self._knows_words or (self.as_given and takes_any_keyword(self.model))
+        names, any_word = self._names, self._knows_words or (takes_any_keyword(self.model) and not self.by_name)
         taken = {name: value for name, value in arguments.items() if any_word or name in names | self.hooked}
         if not (self._knows_words or "use_cache" in names):
             taken.pop("use_cache", None)

@@ -109,7 +109,7 @@ class Way:
         return self._subject(output).packed(packed, given(packed))
 
     def _subject(self, output: str | None, *hooked: str) -> Subject:
-        return Subject(self.model, frozenset(hooked), self.from_batch, output=output)
+        return Subject(self.model, frozenset(hooked), by_name=not self.from_batch, output=output)
 
     def _kernel(self, packed: PackedDocuments) -> KernelCalls | None:
         return None if self.binding is None else kernel_calls(self.binding, packed, layer_windows(self.model))

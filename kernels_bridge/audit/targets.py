@@ -133,8 +133,8 @@ class Builder:
 
 
 @dataclass(frozen=True)
-class Redrawn:
-    """A target whose parameters that are all zero are redrawn while it is built."""
+class _Changed:
+    """A target that is changed while it is built."""
 
     target: Target
 
@@ -147,6 +147,10 @@ class Redrawn:
     def custom(self) -> bool:
         """Whether it is somebody's own module, of which nothing is known."""
         return self.target.custom
+
+
+class Redrawn(_Changed):
+    """A target whose parameters that are all zero are redrawn while it is built."""
 
     @contextmanager
     def variant(self, attention: Attention) -> Generator[Variant, None, None]:
@@ -156,21 +160,10 @@ class Redrawn:
 
 
 @dataclass(frozen=True)
-class InDtype:
+class InDtype(_Changed):
     """A target whose parameters and buffers are of another dtype while it is built."""
 
-    target: Target
     dtype: torch.dtype
-
-    @property
-    def name(self) -> str:
-        """What the report calls it."""
-        return self.target.name
-
-    @property
-    def custom(self) -> bool:
-        """Whether it is somebody's own module, of which nothing is known."""
-        return self.target.custom
 
     @contextmanager
     def variant(self, attention: Attention) -> Generator[Variant, None, None]:

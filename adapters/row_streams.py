@@ -121,13 +121,17 @@ class RowStream:
         overlong: Overlong = "refuse",
         documents_per_row: int | None = None,
     ) -> None:
-        self.capacity, self._most = require_row_limits(capacity, overlong, documents_per_row)
+        limits = require_row_limits(capacity, overlong, documents_per_row)
+        self.capacity: int = limits[0]
+        self._most: int = limits[1]
         remedy = "Give how many rows may be open at a time, 64 for example."
-        self.open_rows = require_count(open_rows, "open_rows", remedy, least=1, most=MOST_OPEN_ROWS, error=PlanError)
+        self.open_rows: int = require_count(
+            open_rows, "open_rows", remedy, least=1, most=MOST_OPEN_ROWS, error=PlanError
+        )
         self.overlong: Overlong = overlong
-        self.documents_per_row = documents_per_row
-        self.documents = 0
-        self._opened = 0
+        self.documents_per_row: int | None = documents_per_row
+        self.documents: int = 0
+        self._opened: int = 0
         self._open: dict[int, _OpenRow] = {}
         self._closed: deque[StreamedRow] = deque()
         self._seat()

@@ -41,13 +41,13 @@ class Kernel:
 
     Attributes:
         name: what models call it.
-        consumer: the consumer of neatpack that binds it; None where neatpack has none.
+        consumer: the consumer of neatpack that binds it.
         needs: distributions that have to be installed.
         capability: the least CUDA compute capability; None where no GPU is needed.
     """
 
     name: str
-    consumer: str | None
+    consumer: str
     needs: tuple[str, ...]
     capability: tuple[int, int] | None = None
 
@@ -113,7 +113,7 @@ def reason_against(kernel: Kernel, device: Device) -> str | None:
     """Say why a kernel cannot run here; None where it can.
 
     Example:
-        >>> reason_against(Kernel("k", None, ("no-such-distribution",)), Device("none", None))
+        >>> reason_against(Kernel("k", "none", ("no-such-distribution",)), Device("none", None))
         'no-such-distribution is not installed'
     """
     missing = [name for name in kernel.needs if installed_version(name) is None]
@@ -160,9 +160,8 @@ def _version_lines() -> Iterator[Line]:
 def _kernel_lines(device: Device, width: int) -> Iterator[Line]:
     for kernel in KERNELS:
         reason = reason_against(kernel, device)
-        binds = f"consumer {kernel.consumer}" if kernel.consumer else "no consumer of neatpack binds it yet"
         verdict = Span("usable  ", "green") if reason is None else Span("not here", "yellow")
-        yield (Span(f"  {kernel.name:<24}"), verdict, Span(f"  {binds}"))
+        yield (Span(f"  {kernel.name:<24}"), verdict, Span(f"  consumer {kernel.consumer}"))
         if reason is not None:
             for part in textwrap.wrap(reason, width - 26):
                 yield line(" " * 26 + part, "dim")

@@ -164,13 +164,19 @@ class Subject:
         holds = any(text_config(module) is not None for module in self.model.modules())
         return holds and takes_any_keyword(self.model)
 
+    @cached_property
+    def _gives_any_word(self) -> bool:
+        return self._knows_words or (takes_any_keyword(self.model) and not self.by_name)
+
     def _call(
         self, tokens: Tensor, arguments: Mapping[str, object], grad: bool
     ) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
         """Call the model once: its logits, the leaves at its embeddings, and its scalars."""
         self.calls += 1
-        names, any_word = self._names, self._knows_words or (takes_any_keyword(self.model) and not self.by_name)
-        taken = {name: value for name, value in arguments.items() if any_word or name in names | self.hooked}
+        names = self._names
+        taken = {
+            name: value for name, value in arguments.items() if self._gives_any_word or name in names | self.hooked
+        }
         if not (self._knows_words or "use_cache" in names):
             taken.pop("use_cache", None)
         self.dropped.update(dict.fromkeys(name for name in arguments if name not in taken and name != "use_cache"))

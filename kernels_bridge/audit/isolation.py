@@ -181,7 +181,7 @@ class _Auditor:
             way = configured_way(self.model, binding, self.noise, self.layers)
             try:
                 usual, report = self._usual(way)
-                report = try_further(report, self.model, usual, way.examine_further)
+                report = try_further(report, way, usual)
             except ANYTHING as error:
                 report = PathReport("error", message=f"{type(error).__name__}: {error}")
             return with_advice(self.model, choice, report)

@@ -194,7 +194,7 @@ class _Audit:
                 usual = usual_documents(self.packed.vocabulary, _device(model), padded=False)
                 report = way.examine(usual)
             if custom:
-                report = try_further(report, model, usual, way.examine_further)
+                report = try_further(report, way, usual)
             else:
                 report = replace(report, untried=not_reached(model, max(place.length for place in usual.places)))
             self.choice, _ = with_advice(model, state.choice, report)

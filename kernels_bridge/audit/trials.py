@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,6 +15,7 @@ from neatpack.kernels_bridge.audit.documents import CAPACITY, PackedDocuments, p
 from neatpack.kernels_bridge.audit.report import PathReport, Trial
 from neatpack.kernels_bridge.audit.spans import longest_span, most_positions
 from neatpack.kernels_bridge.audit.subject import ANYTHING
+from neatpack.kernels_bridge.audit.ways import Way
 
 SHAPE_LENGTHS: Final = ((3, 7, 2, 5), (15, 4))
 """Documents for two rows of the usual 19 places that end elsewhere; the last row is full."""
@@ -53,9 +55,6 @@ NOTES: Final[dict[Trial, str]] = {
 }
 """What a message says first where it is this batch alone that shows something."""
 
-Examine = Callable[[PackedDocuments, bool], PathReport]
-"""Examine a model on some documents, comparing with each document alone or not."""
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -67,6 +66,7 @@ class Batch:
         compares: whether packed documents are compared with each alone.
         training: whether the model is in training mode.
         rows: what is said of its rows beside that.
+        before: documents in rows of the same shape that the model is given just before, and that nothing is told of.
     """
 
     trial: Trial
@@ -74,6 +74,7 @@ class Batch:
     compares: bool = True
     training: bool = False
     rows: str = ""
+    before: PackedDocuments | None = None
 
     @property
     def note(self) -> str:
@@ -103,7 +104,7 @@ def further_batches(usual: PackedDocuments, long: int | None) -> Iterator[Batch]
     yield Batch("ids", replace(usual, document_ids=wide), compares=False, rows="beyond 2^60")
     other = pack_ids(document_ids_from_lengths(SHAPE_LENGTHS, ids.shape[1]), vocabulary, device)
     yield Batch("shape", other)
-    yield Batch("training", usual, compares=False, training=True)  # in the shape of the batch before
+    yield Batch("training", usual, compares=False, training=True, before=other)
     full = pack_ids(document_ids_from_lengths((FULL_ROW,), sum(FULL_ROW)), vocabulary, device)
     yield Batch("full", full)
     yield Batch("training", full, compares=False, training=True, rows="in one full row")
@@ -119,27 +120,29 @@ def further_batches(usual: PackedDocuments, long: int | None) -> Iterator[Batch]
     yield Batch("xdoc", replace(joined, structural_ids=ids))
 
 
-def try_further(report: PathReport, model: nn.Module, usual: PackedDocuments, examine: Examine) -> PathReport:
+def try_further(report: PathReport, way: Way, usual: PackedDocuments) -> PathReport:
     """Look for what the usual batch does not show. Whatever a model declines in a further batch is no finding.
 
     Args:
         report: of the usual batch.
-        model: as it is examined; its mode is switched, and is evaluation mode at the end.
+        way: how documents are given to the model. Its mode is switched, and is evaluation mode at the end.
         usual: the usual documents.
-        examine: examines it on other ones.
 
     Returns:
         The worst report: the first leak, or else the first difference, or else a batch that is answered otherwise each
         time, or else that of the usual batch. Few loaders make holes: what shows with them alone is told beside that.
     """
     reports, untried, with_holes = [replace(report, trial="plain")], list[str](), ""
-    long = _long_document(model)
+    model, long = way.model, _long_document(way.model)
     for batch in further_batches(usual, long):
         if reports[-1].verdict == "leak" or (batch.trial == "xdoc" and _worst(reports).verdict == "differs"):
             break
         try:
             model.train(batch.training)
-            found = examine(batch.packed, batch.compares)
+            if batch.before is not None:
+                with suppress(*ANYTHING):
+                    way.give(batch.before)
+            found = way.examine_further(batch.packed, batch.compares)
             if batch.trial != "holes":
                 reports.append(replace(found, trial=batch.trial, message=batch.note + found.message))
             elif found.verdict in ("leak", "differs"):

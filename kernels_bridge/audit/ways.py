@@ -67,16 +67,23 @@ class Way:
         """Examine it on other documents, after some on which boundaries did have an effect."""
         return self._report(packed, None, compares)
 
+    def give(self, packed: PackedDocuments) -> None:
+        """Give it some documents as in training, and look at nothing."""
+        self._subject(None, *self._hooked).packed(packed, self.given(packed), grad=True)
+
+    @property
+    def _hooked(self) -> tuple[str, ...]:
+        return () if self.binding is None else (DOCUMENT_IDS,)
+
     def _report(self, packed: PackedDocuments, without: Given | None, compares: bool) -> PathReport:
         """Examine all that the model answers to each token: the logits first, and the rest if they do not leak."""
-        hooked = () if self.binding is None else (DOCUMENT_IDS,)
-        subject = self._subject(None, *hooked)
+        subject = self._subject(None, *self._hooked)
         report = self._report_on(subject, packed, without, compares)
         for name in subject.others:
             if report.verdict == "leak":
                 break
             with suppress(*ANYTHING):  # what comes only at times, or in another shape alone, is no answer to tokens
-                found = self._report_on(self._subject(name, *hooked), packed, without, compares)
+                found = self._report_on(self._subject(name, *self._hooked), packed, without, compares)
                 if found.verdict == "leak" or (found.verdict == "differs" and report.verdict != "differs"):
                     report = replace(found, message=f"In {name}: {found.message}")
         return report

@@ -197,6 +197,20 @@ class Caches(Attention):
         return self.masks.setdefault(tuple(ids.shape), super().visible(ids))
 
 
+class CachesInTraining(Caches):
+    """Keeps masks by the shape of the batch in training mode alone; `by_ids`, by what the ids are instead."""
+
+    def __init__(self, by_ids: bool = False) -> None:
+        super().__init__()
+        self.by_ids = by_ids
+
+    def visible(self, ids: Tensor) -> Tensor:
+        if not self.training:
+            return Attention.visible(self, ids)
+        key = (*ids.shape, *ids.flatten().tolist()) if self.by_ids else tuple(ids.shape)
+        return self.masks.setdefault(key, Attention.visible(self, ids))
+
+
 class KeepsTheLastMask(Attention):
     """Keeps its mask while batches have the same shape."""
 

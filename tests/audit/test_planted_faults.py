@@ -80,6 +80,7 @@ FAULTS: dict[str, Fault] = {
     "more documents than fit a byte": Fault(attention(planted.ranks_in_a_byte), "attention", trial="many"),
     "tokens sorted by id": Fault(lambda: Model(planted.SortsByIds()), "attention", trial="ids"),
     "masks kept by shape": Fault(lambda: Model(planted.Caches()), "attention", trial="shape"),
+    "masks kept by shape in training": Fault(lambda: Model(planted.CachesInTraining()), "attention", trial="training"),
     "the last mask kept while shapes are the same": Fault(
         lambda: Model(planted.KeepsTheLastMask()), "attention", trial="training"
     ),
@@ -369,6 +370,7 @@ CLEAN: dict[str, Callable[[], nn.Module]] = {
     "learned positions": lambda: Model(LearnedPositions(), Attention()),
     "a bidirectional prefix": lambda: Model(Attention(bidirectional_prefix)),
     "an encoder": lambda: Model(Attention(same)),
+    "masks kept by ids in training": lambda: Model(planted.CachesInTraining(by_ids=True)),
     "dropout": lambda: Model(Attention(), DropsOut()),
     "no padding": lambda: WithoutPadding(Attention()),
     "ids required": lambda: RequiresIds(Attention()),

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from neatpack.contracts.errors import ModelError, Problem
+from neatpack.kernels_bridge.audit.borrowing import Borrowed
 from neatpack.kernels_bridge.audit.configured import kernel_calls
 from neatpack.kernels_bridge.audit.documents import pack_documents
 from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_earlier_tokens, measure
-from neatpack.kernels_bridge.audit.state import preserved
+from neatpack.kernels_bridge.audit.state import borrow_model
 from neatpack.kernels_bridge.audit.subject import Subject
 from neatpack.kernels_bridge.audit.targets import layer_windows
 from neatpack.kernels_bridge.audit.ways import noise_of
@@ -104,7 +105,8 @@ def _require_own_weights(model: nn.Module) -> None:
 @contextmanager
 def _undisturbed(model: nn.Module) -> Generator[None, None, None]:
     """Within: evaluation mode, no gradients, nothing compiled. Afterwards all is as it was."""
-    with preserved(model, gradients=False), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+    with Borrowed() as borrowed, torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        borrow_model(borrowed, model, gradients=False)
         for module in model.modules():
             module.training = False
         yield

@@ -25,9 +25,10 @@ from neatpack.adapters.segments import Segments
 from neatpack.contracts.batch import LabelShift
 from neatpack.contracts.errors import BatchError, EncodingError, IsolationError, PackingError, Problem
 from neatpack.kernels_bridge.audit.alone import IDS, LENGTHS
+from neatpack.kernels_bridge.audit.borrowing import Borrowed
 from neatpack.kernels_bridge.audit.probes import variation
 from neatpack.kernels_bridge.audit.random_state import seeded
-from neatpack.kernels_bridge.audit.state import preserved
+from neatpack.kernels_bridge.audit.state import borrow_model
 from neatpack.kernels_bridge.audit.subject import Subject
 from neatpack.kernels_bridge.audit.ways import noise_of
 from neatpack.kernels_bridge.binding import get_binding
@@ -392,7 +393,8 @@ def _moved(model: nn.Module, trial: _Trial) -> float:
     """Ask the model about both, and give the greatest movement of another document in shares of the scale."""
     binding = get_binding(model)
     subject = Subject(model, frozenset({DOCUMENT_IDS} if binding is not None else ()))
-    with torch.no_grad(), preserved(model, gradients=False), seeded():
+    with Borrowed() as borrowed, torch.no_grad(), seeded():
+        borrow_model(borrowed, model, gradients=False)
         model.eval()
         before, after = (subject.logits(tokens, trial.arguments) for tokens in (trial.tokens, trial.changed))
     others = ((trial.ids != trial.source) & (trial.ids != 0))[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -22,12 +22,13 @@ from neatpack.kernels_bridge.audit.alone import (
     fields_of_one,
     required_arguments,
 )
+from neatpack.kernels_bridge.audit.borrowing import Borrowed
 from neatpack.kernels_bridge.audit.configured import choice_of, configured
 from neatpack.kernels_bridge.audit.documents import PackedDocuments, read_documents
 from neatpack.kernels_bridge.audit.report import Configured, Environment, Kind, ModelReport, PathReport, Report, Verdict
-from neatpack.kernels_bridge.audit.state import preserved, redrawn_zeros
+from neatpack.kernels_bridge.audit.state import borrow_model, redraw_zeros
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Subject
-from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
+from neatpack.kernels_bridge.audit.surroundings import audit_environment, borrow_surroundings
 from neatpack.kernels_bridge.audit.trials import NOTES, not_reached, try_further, usual_documents
 from neatpack.kernels_bridge.audit.ways import Way, configured_way, noise_of
 from neatpack.kernels_bridge.binding import Binding, get_binding
@@ -149,12 +150,19 @@ def audit_isolation(
     inner = _executed(model)
     noise = noise_of(inner)
     packed = None if batch is None else _documents_of(batch)
-    with undisturbed(), preserved(inner):
-        inner.eval()
-        with nullcontext() if keep_weights else redrawn_zeros(inner):
-            auditor = _Auditor(inner, noise, layers)
+    borrowed = Borrowed()
+    try:
+        with borrowed:
+            borrow_surroundings(borrowed)
+            borrow_model(borrowed, inner)
+            if not keep_weights:
+                redraw_zeros(borrowed, inner)
+            inner.eval()
+            auditor = _Auditor(inner, noise, layers, borrowed)
             choice, path = auditor.on_own_documents() if batch is None or packed is None else auditor.on(batch, packed)
-        where = audit_environment(_dtype(inner), str(_device(inner)), noise)
+    finally:
+        borrowed.give_back()
+    where = audit_environment(_dtype(inner), str(_device(inner)), noise)
     report = ModelReport(type(inner).__name__, type(inner).__name__, choice, {"configured": path})
     return IsolationReport(replace(report, seconds=time.perf_counter() - started), where)
 
@@ -167,15 +175,20 @@ class _Auditor:
         model: in evaluation mode.
         noise: share of the logit scale up to which a movement may be rounding.
         layers: whether to report how far a leak reaches at each layer.
+        borrowed: gives back what the audit changes.
     """
 
     model: nn.Module
     noise: float
     layers: bool
+    borrowed: Borrowed
 
     def on_own_documents(self) -> tuple[Configured, PathReport]:
         """Give it the documents of the audit."""
+        bound_before = get_binding(self.model)
         with _as_configured(self.model) as (choice, binding, refusal):
+            if binding is not None and binding is not bound_before:
+                self.borrowed.undo_by(binding.remove)  # also where it is interrupted as the block is left
             if refusal is not None:
                 return choice, PathReport("refused", message=f"{type(refusal).__name__}: {refusal}")
             way = configured_way(self.model, binding, self.noise, self.layers)

@@ -15,6 +15,7 @@ from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import PackingError
 from neatpack.kernels_bridge.audit.advice import with_advice
 from neatpack.kernels_bridge.audit.alone import arguments_alone
+from neatpack.kernels_bridge.audit.borrowing import Borrowed
 from neatpack.kernels_bridge.audit.computations import Computation
 from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
 from neatpack.kernels_bridge.audit.documents import LENGTHS, PackedDocuments, pack_documents
@@ -26,7 +27,7 @@ from neatpack.kernels_bridge.audit.probes import Ask
 from neatpack.kernels_bridge.audit.remedies import with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, ModelReport, PathReport, Report, Run
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
-from neatpack.kernels_bridge.audit.surroundings import audit_environment, undisturbed
+from neatpack.kernels_bridge.audit.surroundings import audit_environment, borrow_surroundings
 from neatpack.kernels_bridge.audit.targets import Target, Variant, layer_windows, prepared
 from neatpack.kernels_bridge.audit.texts import excerpts
 from neatpack.kernels_bridge.audit.trials import not_reached, try_further, usual_documents
@@ -79,7 +80,8 @@ def audit_models(
     """
     excerpts(texts, LENGTHS)
     started = time.perf_counter()
-    with undisturbed():
+    with Borrowed() as borrowed:
+        borrow_surroundings(borrowed)
         here = audit_environment(dtype, threshold=noise_in(dtype))
         models = [
             _audit_model(

@@ -2,90 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from neatpack.kernels_bridge.audit.random_state import preserved_generators
-from neatpack.kernels_bridge.audit.undoing import undo_by
+from neatpack.kernels_bridge.audit.borrowing import Borrowed
+from neatpack.kernels_bridge.audit.random_state import borrow_other_generators
 from neatpack.kernels_bridge.binding import get_binding
 
-Undo = Callable[[], None]
 
-
-@contextmanager
-def preserved(model: nn.Module, gradients: bool = True) -> Generator[None, None, None]:
-    """Within, the model may be called, switched between modes and changed; afterwards it is as it was.
+def borrow_model(borrowed: Borrowed, model: nn.Module, gradients: bool = True) -> None:
+    """Let a model be called, switched between modes and changed until it is given back, when it is as it was.
 
     Kept are the attributes of every module, what lists, dicts and sets among them hold, and the values of buffers,
     gradients and other tensors that modules keep. Parameters are kept by reference: whoever writes to one keeps its
-    values (see `redrawn_zeros`).
+    values (see `redraw_zeros`).
 
     Args:
+        borrowed: gives it back.
         model: the model.
         gradients: whether to keep gradients as well. Within `torch.no_grad` there is no need to.
     """
-    with ExitStack() as undo, preserved_generators():
-        for module in model.modules():
-            _keep_attributes(undo, module)
-        binding = get_binding(model)
-        if binding is not None:
-            _keep_attributes(undo, binding)
-        for parameter in model.parameters() if gradients else ():
-            if parameter.grad is not None:
-                _keep_values(undo, parameter.grad)
-            undo_by(undo, setattr, parameter, "grad", parameter.grad)
-            undo_by(undo, parameter.requires_grad_, parameter.requires_grad)
-        yield
+    borrow_other_generators(borrowed)
+    for module in model.modules():
+        _keep_attributes(borrowed, module)
+    binding = get_binding(model)
+    if binding is not None:
+        _keep_attributes(borrowed, binding)
+    for parameter in model.parameters() if gradients else ():
+        if parameter.grad is not None:
+            _keep_values(borrowed, parameter.grad)
+        borrowed.undo_by(setattr, parameter, "grad", parameter.grad)
+        borrowed.undo_by(parameter.requires_grad_, parameter.requires_grad)
 
 
-@contextmanager
-def redrawn_zeros(model: nn.Module) -> Generator[tuple[str, ...], None, None]:
-    """Within, parameters that are all zero hold small random numbers, so that no gate of zeros hides a leak.
-
-    Gives their names.
-    """
+def redraw_zeros(borrowed: Borrowed, model: nn.Module) -> None:
+    """Let parameters that are all zero hold small random numbers until they are given back, so that no gate of zeros
+    hides a leak."""
     generator = torch.Generator().manual_seed(0)
-    names: list[str] = []
-    with ExitStack() as undo, torch.no_grad():
-        for name, parameter in model.named_parameters():
-            plain = type(parameter.data) is Tensor and parameter.is_floating_point() and not parameter.is_meta
-            if plain and parameter.numel() and not parameter.any():
-                values = parameter.data
-                _keep_values(undo, values)
-                width = parameter.shape[-1] if parameter.ndim > 1 else 1
-                values.copy_(torch.randn(parameter.shape, generator=generator) * 0.5 / width**0.5)
-                names.append(name)
-        with torch.enable_grad():
-            yield tuple(names)
+    for parameter in model.parameters():
+        plain = type(parameter.data) is Tensor and parameter.is_floating_point() and not parameter.is_meta
+        if plain and parameter.numel() and not parameter.any():
+            values = parameter.data
+            _keep_values(borrowed, values)
+            width = parameter.shape[-1] if parameter.ndim > 1 else 1
+            values.copy_(torch.randn(parameter.shape, generator=generator) * 0.5 / width**0.5)
 
 
-def _keep_attributes(undo: ExitStack, holder: object) -> None:
+def _keep_attributes(borrowed: Borrowed, holder: object) -> None:
     """Keep what an object's attributes are, and what the containers and plain tensors among them hold."""
     attributes = cast("dict[object, object]", holder.__dict__)
     before = dict(attributes)
-    undo_by(undo, set_back, attributes, before)
+    borrowed.undo_by(set_back, attributes, before)
     for value in before.values():
         if isinstance(value, dict):
             entries = cast("dict[object, object]", value)
-            undo_by(undo, set_back, entries, entries.copy())
+            borrowed.undo_by(set_back, entries, entries.copy())
             for entry in entries.values():
                 if isinstance(entry, Tensor) and not isinstance(entry, nn.Parameter):
-                    _keep_values(undo, entry)
+                    _keep_values(borrowed, entry)
         elif isinstance(value, list):
             values = cast("list[object]", value)
-            undo_by(undo, values.__setitem__, slice(None), values.copy())
+            borrowed.undo_by(values.__setitem__, slice(None), values.copy())
         elif isinstance(value, set):
             members = cast("set[object]", value)
-            undo_by(undo, _refill, members, members.copy())
+            borrowed.undo_by(_refill, members, members.copy())
         elif isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-            _keep_values(undo, value)
+            _keep_values(borrowed, value)
 
 
-def _keep_values(undo: ExitStack, tensor: Tensor) -> None:
+def _keep_values(borrowed: Borrowed, tensor: Tensor) -> None:
     """Write the values of a tensor back if anything has been written to it, and else leave it alone."""
     if tensor.is_meta:
         return
@@ -96,7 +83,7 @@ def _keep_values(undo: ExitStack, tensor: Tensor) -> None:
         if not torch.equal(own.nan_to_num(), values.nan_to_num()) or bool((own.isnan() ^ values.isnan()).any()):
             own.copy_(values)
 
-    undo_by(undo, write_back)
+    borrowed.undo_by(write_back)
 
 
 def set_back(entries: dict[object, object], before: dict[object, object]) -> None:

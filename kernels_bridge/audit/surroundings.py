@@ -5,16 +5,14 @@ from __future__ import annotations
 import platform
 import sys
 import warnings
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
 from importlib import import_module, metadata
 
 import torch
 
 import neatpack
-from neatpack.kernels_bridge.audit.random_state import seeded
+from neatpack.kernels_bridge.audit.borrowing import Borrowed
+from neatpack.kernels_bridge.audit.random_state import borrow_generators
 from neatpack.kernels_bridge.audit.report import Environment
-from neatpack.kernels_bridge.audit.undoing import undo_by
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD
 
 
@@ -42,26 +40,22 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-@contextmanager
-def undisturbed() -> Generator[None, None, None]:
-    """Within: one thread, no warnings of libraries. Afterwards: threads, random state and warnings as they were."""
-    with ExitStack() as undo, warnings.catch_warnings(), seeded(), _quiet_transformers():
-        warnings.simplefilter("ignore")
-        undo_by(undo, torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
-        yield
+def borrow_surroundings(borrowed: Borrowed) -> None:
+    """Let there be one thread, a known random state and no words of libraries, until all is given back."""
+    borrow_generators(borrowed)
+    borrowed.undo_by(torch.set_grad_enabled, torch.is_grad_enabled())
+    borrowed.undo_by(torch.set_num_threads, torch.get_num_threads())
+    torch.set_num_threads(1)
+    catching = warnings.catch_warnings()
+    catching.__enter__()
+    borrowed.undo_by(catching.__exit__)
+    warnings.simplefilter("ignore")
+    _quiet_transformers(borrowed)
 
 
-@contextmanager
-def _quiet_transformers() -> Generator[None, None, None]:
+def _quiet_transformers(borrowed: Borrowed) -> None:
     """Keep Transformers from logging what it thinks of tiny models; it is not imported for that."""
-    if "transformers" not in sys.modules and _version("transformers") is None:
-        yield
-        return
-    logging = import_module("transformers.utils.logging")
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
+    if "transformers" in sys.modules or _version("transformers") is not None:
+        logging = import_module("transformers.utils.logging")
+        borrowed.undo_by(logging.set_verbosity, logging.get_verbosity())
+        logging.set_verbosity_error()

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from neatpack.contracts.errors import ModelError, ModelTypeError, PackingError, Problem
+from neatpack.kernels_bridge.audit.borrowing import Borrowed
 from neatpack.kernels_bridge.audit.images import ImageFeed
 from neatpack.kernels_bridge.audit.inputs import CHUNKED, LayerWindows
 from neatpack.kernels_bridge.audit.paths import Attention
 from neatpack.kernels_bridge.audit.random_state import seeded
-from neatpack.kernels_bridge.audit.state import redrawn_zeros
+from neatpack.kernels_bridge.audit.state import redraw_zeros
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model, require_model_type, tiny_model_class
-from neatpack.kernels_bridge.audit.undoing import undo_by
 from neatpack.kernels_bridge.audit.witness import NAME, Witness, attention_registries, registered
 from neatpack.kernels_bridge.hf_masks import mask_kinds
 from neatpack.kernels_bridge.models import text_config
@@ -155,7 +155,8 @@ class Redrawn(_Changed):
     @contextmanager
     def variant(self, attention: Attention) -> Generator[Variant, None, None]:
         """Build it with `attention`; at the end the zeros are back."""
-        with self.target.variant(attention) as variant, redrawn_zeros(variant.model):
+        with self.target.variant(attention) as variant, Borrowed() as borrowed:
+            redraw_zeros(borrowed, variant.model)
             yield variant
 
 
@@ -168,10 +169,10 @@ class InDtype(_Changed):
     @contextmanager
     def variant(self, attention: Attention) -> Generator[Variant, None, None]:
         """Build it with `attention`; at the end its own values are back."""
-        with self.target.variant(attention) as variant, ExitStack() as undo:
+        with self.target.variant(attention) as variant, Borrowed() as borrowed:
             for tensor in (*variant.model.parameters(), *variant.model.buffers()):
                 if tensor.is_floating_point():
-                    undo_by(undo, setattr, tensor, "data", tensor.data)
+                    borrowed.undo_by(setattr, tensor, "data", tensor.data)
                     tensor.data = tensor.data.to(self.dtype)
             yield variant
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import ClassVar, cast
 
 import numpy as np
@@ -18,7 +20,8 @@ from torch import Tensor, nn
 from neatpack.adapters.document_ids import document_ids_from_lengths
 from neatpack.contracts.errors import BatchError, IsolationError, ModelTypeError
 from neatpack.kernels_bridge import audit_isolation, configure_packing, get_binding, get_model_attn_implementation
-from neatpack.kernels_bridge.audit import state
+from neatpack.kernels_bridge.audit import borrowing, isolation, random_state, state
+from neatpack.kernels_bridge.audit.report import Configured, PathReport
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model
 from tests.audit import planted
 from tests.audit.planted import Attention, Model
@@ -123,6 +126,62 @@ def test_a_model_is_as_it_was_after_an_interruption(batch: Mapping[str, object] 
     with pytest.raises(KeyboardInterrupt):
         audit_isolation(model, batch)
     assert differences_between(before, watched(model)) == []
+
+
+class InterruptsAt:
+    """Interrupts the process as the Nth function that borrows or gives back is called or returns."""
+
+    modules: ClassVar[frozenset[str]] = frozenset(
+        cast("str", module.__file__) for module in (borrowing, random_state, state)
+    )
+
+    def __init__(self, nth: int = -1) -> None:
+        self.nth, self.names = nth, list[str]()
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> InterruptsAt | None:
+        del arg
+        if event not in ("call", "return"):
+            return self
+        if frame.f_code.co_filename not in self.modules or frame.f_code.co_name == "undo_by":
+            return None
+        self.names.append(frame.f_code.co_name)
+        if len(self.names) == self.nth:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return self
+
+
+def _interrupted(audited: Callable[[], object], nth: int = -1) -> list[str]:
+    """Interrupt an audit, and give the names of the functions up to there."""
+    interrupts, before = InterruptsAt(nth), sys.gettrace()
+    sys.settrace(interrupts)
+    try:
+        audited()
+    except KeyboardInterrupt:
+        assert nth > 0
+    finally:
+        sys.settrace(before)
+    return interrupts.names
+
+
+def test_a_model_is_as_it_was_wherever_borrowing_or_giving_back_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def called_once(auditor: isolation._Auditor, batch: Mapping[str, Tensor], _: object) -> object:  # pyright: ignore[reportPrivateUsage]
+        auditor.model(batch["input_ids"], batch["_packed_seq_ids"])
+        return Configured(), PathReport("clean")
+
+    monkeypatch.setattr(isolation._Auditor, "on", called_once)  # pyright: ignore[reportPrivateUsage]
+    model = _with_gradients(Busy())
+    before = watched(model)
+
+    def audit() -> object:
+        return audit_isolation(model, BATCH)
+
+    names = _interrupted(audit)
+    told = [nth for nth, name in enumerate(names, 1) if name in ("__exit__", "give_back", "borrow_generators")]
+    assert len(told) > 6
+    for nth in [*told, *range(1, len(names), len(names) // 40)]:
+        _interrupted(audit, nth)
+        assert differences_between(before, watched(model)) == [], (nth, names[nth - 1])
 
 
 @pytest.mark.parametrize("at", [1, 6, 12, 17])

@@ -9,6 +9,7 @@ from typing import Final
 
 from neatpack.kernels_bridge.audit.overview import figures_text
 from neatpack.kernels_bridge.audit.report import ModelReport, PathReport, Report, Verdict
+from neatpack.kernels_bridge.audit.table import OTHERWISE
 
 _COLOURS: Final[dict[Verdict, str]] = {
     "clean": "#1a7f37",
@@ -74,13 +75,14 @@ def _model(model: ModelReport, threshold: float) -> Iterator[str]:
     chosen = model.configured
     if chosen.consumer is not None:
         yield f"<p>Configured with consumer <b>{escape(chosen.consumer)}</b>, {escape(str(chosen.attention))}.</p>"
-    leaks = [(name, path) for name, path in model.paths.items() if path.matrix and path.verdict == "leak"]
-    # The configured path comes first: it is the one that a training job takes.
-    for name, path in sorted(leaks, key=lambda leak: leak[0] != "configured"):
-        yield from _leak(name, path, threshold)
+    for name, path in model.paths.items():
+        if path.matrix and path.verdict == "leak":
+            yield from _leak(name, path, threshold)
     yield '<table class="paths"><tr><th>path<th>verdict<th>kind<th>diff<th>moves<th>grad<th>message<th>what to do</tr>'
     for name, path in model.paths.items():
         yield _row(name, path)
+        if name == "configured" and len(model.paths) > 1:
+            yield f'<tr><td colspan="8" class="note">{OTHERWISE}</tr>'
     yield "</table>"
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 PathName = Literal[
+    "configured",
     "varlen",
     "varlen+seq_idx",
     "varlen+seq_idx+cu_seqlens",
@@ -23,7 +24,6 @@ PathName = Literal[
     "positions+cache",
     "mask_2d",
     "per_document",
-    "configured",
 ]
 PATH_NAMES: Final[tuple[PathName, ...]] = get_args(PathName)
 
@@ -85,6 +85,12 @@ class Path:
 
 
 PATHS: Final = (
+    Path(
+        "configured",
+        "what configure_packing chooses, given _packed_seq_ids",
+        "built",
+        ("position_ids", "packed_seq_ids"),
+    ),
     Path(
         "varlen",
         "flash attention given the four varlen arguments",
@@ -184,11 +190,5 @@ PATHS: Final = (
     ),
     Path("mask_2d", "a tokenizer's 2-D mask alone", "eager", ("mask_2d",)),
     Path("per_document", "each document in a call of its own", "built", apart=True),
-    Path(
-        "configured",
-        "what configure_packing chooses, given _packed_seq_ids",
-        "built",
-        ("position_ids", "packed_seq_ids"),
-    ),
 )
-"""Every path, in the order of the report."""
+"""Every path, in the order of the report: first the one that a training job takes."""

@@ -27,6 +27,10 @@ _REASON: Final = 160
 """Characters of an error that are shown; the JSON holds all of them."""
 
 
+OTHERWISE: Final = "if it is not configured, and given a batch in another way:"
+"""What stands between the path that a training job takes and all others."""
+
+
 def table_lines(report: Report, width: int) -> list[Line]:
     """Lay the report out.
 
@@ -50,6 +54,8 @@ def _model_lines(model: ModelReport, width: int) -> Iterator[Line]:
     yield line(header, "dim")
     for name, path in model.paths.items():
         yield from _path_lines(name, path, width)
+        if name == "configured" and len(model.paths) > 1:
+            yield line(OTHERWISE, "dim")
 
 
 def _path_lines(name: str, path: PathReport, width: int) -> Iterator[Line]:

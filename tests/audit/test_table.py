@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES
 from neatpack.kernels_bridge.audit.report import Environment, ModelReport, Report
 from neatpack.kernels_bridge.audit.run import audit_models
-from neatpack.kernels_bridge.audit.table import table_lines
+from neatpack.kernels_bridge.audit.table import OTHERWISE, table_lines
 from neatpack.kernels_bridge.audit.targets import Builder
 from neatpack.kernels_bridge.terminal import plain, show
 from tests.audit import models
@@ -46,6 +47,26 @@ def test_every_path_has_its_row(report: Report, width: int) -> None:
         assert len(rows) == 3, name
         assert rows[0][1].lower() == report.models[0].paths[name].verdict
         assert rows[0][2] == (report.models[0].paths[name].kind or "-")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_a_training_job_takes_comes_first_and_what_it_would_meet_otherwise_below(
+    report: Report, width: int
+) -> None:
+    lines = plain(table_lines(report, width)).split("\n")
+    starts = [number for number, line in enumerate(lines) if line.startswith("path ")]
+    assert len(starts) == 3
+    for start in starts:
+        after = [line for line in lines[start + 1 :] if not line.startswith(" ")]
+        assert after[0].startswith("configured ")
+        assert after[1] == OTHERWISE
+        assert after[2].startswith("varlen ")
+
+
+def test_a_path_alone_has_nothing_below(report: Report) -> None:
+    model = report.models[0]
+    alone = replace(model, paths={"configured": model.paths["configured"]})
+    assert OTHERWISE not in plain(table_lines(replace(report, models=(alone,)), 80))
 
 
 def test_a_wide_row_holds_what_to_do(report: Report) -> None:

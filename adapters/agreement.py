@@ -14,7 +14,7 @@ from torch import Tensor
 from neatpack.adapters.arguments import require_instance, tensor_problems
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
-from neatpack.adapters.segments import Segments, read_on_host, require_ids_form, scan_array
+from neatpack.adapters.segments import Segments, read_together, require_ids_form, scan_array
 from neatpack.contracts.capabilities import PositionPolicy
 from neatpack.contracts.errors import EncodingError, Problem, ProblemKind
 
@@ -98,7 +98,7 @@ def scan_agreeing(
     require_ids_form(document_ids, field)
     require_instance(given, Mapping, "given", "Give entries of a batch, or arguments of a call, by name.")
     tensors = _readable(document_ids, given)
-    ids, *others = read_on_host(document_ids, *tensors.values())
+    ids, *others = read_together(document_ids, *tensors.values())
     segments = scan_array(ids, document_ids.device, field)
     arrays = dict(zip(tensors, others, strict=True))
     if given.get("document_ids") is document_ids:

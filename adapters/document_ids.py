@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import TypeIs
 
 from neatpack.adapters.arguments import is_count, require_count, tensor_problems
-from neatpack.adapters.segments import Segments, as_segments, read_on_host, scan_segments, to_tensor
+from neatpack.adapters.segments import INTEGER_DTYPES, Segments, as_segments, read_together, scan_segments, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 
@@ -108,7 +108,7 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(position_ids, dtype=torch.bool) if padding_mask is None else padding_mask
-    positions, padding = read_on_host(position_ids, mask)
+    positions, padding = read_together(position_ids, mask)
     kept = padding == 0
     negative = kept & (positions < 0)
     if negative.any():
@@ -182,7 +182,7 @@ def integer_rows_problems(value: object, field: str) -> list[Problem]:
     problems = tensor_problems(value, field)
     if problems or not isinstance(value, Tensor):
         return problems
-    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+    if value.dtype not in INTEGER_DTYPES:
         return [Problem(field, "must hold integers", "dtype", value=value.dtype, remedy="Convert it to int64.")]
     if value.ndim != 2 or value.numel() == 0:
         remedy = "Give one value per token; one row alone is [1, sequence]."

@@ -19,6 +19,7 @@ from neatpack.adapters.segments import (
     bounds_of,
     flags_for,
     read_on_host,
+    read_together,
     to_tensor,
 )
 from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat, parse_flash_varlen_kwargs
@@ -136,25 +137,25 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     if problems:
         raise EncodingError(*problems)
     sequence = position_ids.shape[1]
-    (positions,) = read_on_host(position_ids)
+    positions = read_on_host(position_ids)
     flat = positions.ravel()
     if flat.dtype == np.uint64:
         flat = flat.astype(np.int64)  # numpy would add in float64
     opens = flags_for(flat.size)
     np.equal(flat, 0, out=opens[: flat.size])
     bounds = bounds_of(opens, flat.size, sequence)
-    lengths = bounds[1:] - bounds[:-1]
-    lasts = lengths - 1
-    if np.count_nonzero(flat[::sequence]):  # At the head of a row alone, a document goes on from another position.
-        lasts += flat.take(bounds[:-1])
-    (wrong,) = (lasts != flat.take(bounds[1:] - 1)).nonzero()
+    starts, lasts = bounds[:-1], bounds[1:] - 1
+    steps = lasts - starts
+    # At the head of a row, a document goes on from whatever position stands there.
+    (wrong,) = (flat.take(starts) + steps != flat.take(lasts)).nonzero()
     if wrong.size:
-        row, position = divmod(int(bounds[wrong[0] + 1]) - 1, sequence)
-        message = f"positions do not rise by one over the {lengths[wrong[0]]} tokens that end here"
+        row, position = divmod(int(lasts[wrong[0]]), sequence)
+        message = f"positions do not rise by one over the {steps[wrong[0]] + 1} tokens that end here"
         remedy = "Give text positions that restart at 0 in each document, or derive offsets from document ids."
         value = int(positions[row, position])
         raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
-    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), int(lengths.max()))
+    longest = int(np.maximum.reduce(steps)) + 1
+    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), longest)
 
 
 def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:
@@ -183,7 +184,7 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
     problems = _kwargs_problems(offsets_q, offsets_k, padding_mask)
     if problems:
         raise EncodingError(*problems)
-    bounds, other, mask = read_on_host(offsets_q, offsets_k, padding_mask)
+    bounds, other, mask = read_together(offsets_q, offsets_k, padding_mask)
     if offsets_q is not offsets_k and not np.array_equal(bounds, other):
         remedy = "Packed self-attention has equal offsets on both sides."
         raise EncodingError(Problem("cu_seq_lens_k", "differs from cu_seq_lens_q", "disagreement", remedy=remedy))

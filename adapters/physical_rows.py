@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import require_count, require_readable
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
-from neatpack.adapters.segments import Integers, Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import Integers, Segments, as_segments, read_together, to_tensor
 from neatpack.contracts.encodings import PhysicalRows, parse_physical_rows
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -76,7 +76,7 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
     parse_physical_rows(rows)
     require_readable(cu_seqlens=rows.cu_seqlens, padding_mask=padding_mask)
     _require_mask(padding_mask, rows.cu_seqlens)
-    offsets, mask = read_on_host(rows.cu_seqlens, padding_mask)
+    offsets, mask = read_together(rows.cu_seqlens, padding_mask)
     batch, sequence = mask.shape
     _require_covering(offsets, sequence)
     row, place = np.nonzero(np.diff(offsets, axis=1))

@@ -15,7 +15,7 @@ from neatpack.adapters.document_ids import canonical_document_ids, padding_mask_
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
-from neatpack.adapters.segments import Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import Segments, as_segments, read_on_host, read_together, to_tensor
 from neatpack.contracts.encodings import (
     FLAKwargs,
     GatheredStates,
@@ -225,7 +225,7 @@ def _require_padding_of(numbers: Tensor, padding_mask: Tensor) -> None:
     problems = padding_mask_problems(padding_mask, numbers, "seq_idx")
     if problems:
         raise EncodingError(*problems)
-    read, padding = read_on_host(numbers, padding_mask)
+    read, padding = read_together(numbers, padding_mask)
     wrong = padding != (read < 0)
     if not (read < 0).any():
         wrong = np.zeros(read.shape, np.bool_)
@@ -252,7 +252,7 @@ def _read_offsets(cu_seqlens: object) -> npt.NDArray[np.int64]:
         message = "must be [segments + 1]"
         remedy = "Flatten the rows into one stream first."
         raise EncodingError(Problem("cu_seqlens", message, "rank", value=tuple(cu_seqlens.shape), remedy=remedy))
-    (read,) = read_on_host(cu_seqlens)
+    read = read_on_host(cu_seqlens)
     offsets = read.astype(np.int64)
     wrong = np.flatnonzero(np.diff(offsets) < 0) + 1
     if offsets[0] != 0 or wrong.size:

@@ -7,7 +7,7 @@ once, however many encodings it needs, and once from the device it lies on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -87,6 +87,9 @@ class Segments:
         device: where the ids lie, and where tensors made from them go.
         bounds: flat physical offsets of the runs, the last one `batch * sequence`; `[segments + 1]`.
         ids: the id of each run, 0 for padding and holes; `[segments]`.
+        few: the id, the start and the stop of each run as Python's ints where there are few of them, and else None.
+        in_order: whether the ids of each row are positive and rise from run to run, with zeros at its end alone. Then
+            no id comes back and no document has a hole, and neither has to be looked for.
     """
 
     batch: int
@@ -94,6 +97,18 @@ class Segments:
     device: torch.device
     bounds: Integers
     ids: Integers
+    few: Sequence[tuple[int, int, int]] | None = field(init=False)
+    in_order: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.ids.size > FEW_RUNS:
+            few, in_order = None, _in_order(self.ids, self.bounds, self.sequence)
+        else:
+            bounds = self.bounds.tolist()
+            few = list(zip(self.ids.tolist(), bounds[:-1], bounds[1:], strict=True))
+            in_order = _few_in_order(few, self.sequence)
+        object.__setattr__(self, "few", few)
+        object.__setattr__(self, "in_order", in_order)
 
     @cached_property
     def lengths(self) -> Integers:
@@ -120,28 +135,6 @@ class Segments:
         """Indices of the runs of zeros, padding or hole."""
         zeros: Integers = (self.ids == 0).nonzero()[0]
         return zeros
-
-    @cached_property
-    def few(self) -> Sequence[tuple[int, int, int]] | None:
-        """The id, the start and the stop of each run as Python's ints where there are few of them, and else None."""
-        if self.ids.size > FEW_RUNS:
-            return None
-        bounds = self.bounds.tolist()
-        return list(zip(self.ids.tolist(), bounds[:-1], bounds[1:], strict=True))
-
-    @cached_property
-    def in_order(self) -> bool:
-        """Whether the ids of each row are positive and rise from run to run, with zeros at its end alone.
-
-        Then no id comes back and no document has a hole, and neither has to be looked for.
-        """
-        if self.few is not None:
-            return _few_in_order(self.few, self.sequence)
-        # Less one and without a sign, zero is greater than every id.
-        ranked = (self.ids - 1).astype(np.uint64)
-        (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
-        within_rows = self.bounds.take(falls + 1) % self.sequence
-        return not np.count_nonzero(within_rows) and not np.count_nonzero(self.ids < 0)
 
     @cached_property
     def owners(self) -> Integers:
@@ -229,8 +222,7 @@ def scan_segments(document_ids: Tensor, *, field: str = "document_ids") -> Segme
         [2, 1, 3]
     """
     require_ids_form(document_ids, field)
-    (ids,) = read_on_host(document_ids)
-    return scan_array(ids, document_ids.device, field)
+    return scan_array(read_on_host(document_ids), document_ids.device, field)
 
 
 def require_ids_form(document_ids: object, field: str) -> None:
@@ -267,7 +259,12 @@ def as_segments(document_ids: Tensor | Segments, *, field: str = "document_ids")
     return document_ids if isinstance(document_ids, Segments) else scan_segments(document_ids, field=field)
 
 
-def read_on_host(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
+def read_on_host(tensor: Tensor) -> npt.NDArray[Any]:
+    """Give a tensor as an array: without a copy on the CPU, in one read from a device."""
+    return (tensor if tensor.is_cpu else tensor.cpu()).numpy()
+
+
+def read_together(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
     """Give integer or bool tensors as arrays: without a copy on the CPU, in one read together from a device."""
     if len(tensors) == 1 or all(map(_lies_on_host, tensors)):
         return [tensor.cpu().numpy() for tensor in tensors]
@@ -319,6 +316,14 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
     bounds &= 7
     bounds += (some << 3).take(word)
     return bounds
+
+
+def _in_order(ids: Integers, bounds: Integers, sequence: int) -> bool:
+    # Less one and without a sign, zero is greater than every id.
+    ranked = (ids - 1).view(np.uint64)
+    (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
+    within_rows = bounds.take(falls + 1) % sequence
+    return not np.count_nonzero(within_rows) and bool(ids.min() >= 0)
 
 
 def _few_in_order(runs: Sequence[tuple[int, int, int]], sequence: int) -> bool:

@@ -26,7 +26,7 @@ from neatpack.adapters.segments import (
     Integers,
     Segments,
     as_segments,
-    read_on_host,
+    read_together,
     require_ids_form,
     scan_array,
     to_tensor,
@@ -201,7 +201,7 @@ Boundaries come from the document ids alone: leave this out, or derive both from
         ):
             message = "must be integers [boundaries], the offsets of one stream"
             raise EncodingError(Problem(field, message, "shape", value=(tuple(offsets.shape), offsets.dtype)))
-    for field, found in zip(given, read_on_host(*given.values()), strict=True):
+    for field, found in zip(given, read_together(*given.values()), strict=True):
         cuts = np.unique(found[found >= 0])
         if not (np.array_equal(cuts, _offsets(segments.documents.lengths)) or _cuts_places(cuts, segments)):
             message = "cuts elsewhere than the document ids do"
@@ -243,7 +243,7 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     """
     _require_flat(flat)
     require_readable(cu_seqlens=flat.cu_seqlens, cu_seqlens_padded=flat.cu_seqlens_padded)
-    offsets, slots = (array.astype(np.int64) for array in read_on_host(flat.cu_seqlens, flat.cu_seqlens_padded))
+    offsets, slots = (array.astype(np.int64) for array in read_together(flat.cu_seqlens, flat.cu_seqlens_padded))
     real, padded = np.diff(offsets), np.diff(slots)
     remedy = "Give the places of the stream, or None for flat.total_tokens."
     total = flat.total_tokens if total_tokens is None else require_count(total_tokens, "total_tokens", remedy)
@@ -359,7 +359,7 @@ def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
         message = f"must have the shape and device of {fields[0]}, {tuple(tensors[0].shape)} on {tensors[0].device}"
         value = (tuple(tensors[1].shape), tensors[1].device)
         raise BatchError(Problem(fields[1], message, "shape", value=value))
-    ids, *structural = read_on_host(*tensors)
+    ids, *structural = read_together(*tensors)
     segments = scan_array(ids, tensors[0].device, fields[0])
     taken_out = (ids == 0) & (structural[0] != 0) if structural else np.zeros(ids.shape, np.bool_)
     if taken_out.any():
@@ -399,7 +399,7 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
         message = f"must lie where seq_lens lies, on {lengths.seq_lens.device}"
         raise EncodingError(Problem("seq_lens_padded", message, "device", value=lengths.seq_lens_padded.device))
     require_places(lengths.seq_lens.shape[0], sequence_length)
-    real, padded = read_on_host(lengths.seq_lens, lengths.seq_lens_padded)
+    real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded)
     unused = real < 0
     differ = np.argwhere(unused != (padded < 0))
     if differ.size:

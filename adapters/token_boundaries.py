@@ -12,7 +12,7 @@ from typing_extensions import runtime_checkable
 
 from neatpack.adapters.arguments import INT64_MAX, INT64_MIN, require_count, require_flag
 from neatpack.adapters.document_ids import integer_rows_problems, padding_mask_problems
-from neatpack.adapters.segments import read_on_host, to_tensor
+from neatpack.adapters.segments import read_together, to_tensor
 from neatpack.contracts.errors import EncodingError, Problem
 
 
@@ -80,7 +80,7 @@ def document_ids_from_tokens(
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(input_ids, dtype=torch.bool) if padding_mask is None else padding_mask
-    tokens, padding = read_on_host(input_ids, mask)
+    tokens, padding = read_together(input_ids, mask)
     kept = padding == 0
     if pad_token_id is not None:
         kept = kept & (np.cumsum((tokens != pad_token_id)[:, ::-1] & kept[:, ::-1], axis=1)[:, ::-1] > 0)

@@ -170,7 +170,7 @@ def _require_places(places: object, shape: tuple[int, int], device: torch.device
         raise BatchError(problem(f"must be [{shape[0]}, new sequence]", "shape", value=tuple(places.shape)))
     if places.device != device or device.type == "meta":
         raise BatchError(problem("must lie where input_ids lies, with data", "device", value=places.device))
-    (read,) = read_on_host(places)
+    read = read_on_host(places)
     wrong = np.argwhere((read < -1) | (read >= shape[1]))
     if wrong.size:
         row, position = (int(axis) for axis in wrong[0])

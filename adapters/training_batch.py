@@ -16,7 +16,7 @@ from torch import Tensor
 from neatpack.adapters.agreement import check_agreement, require_restarts
 from neatpack.adapters.arguments import INT64_MAX, tensor_problems
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import Segments, read_on_host, scan_array
+from neatpack.adapters.segments import Segments, read_together, scan_array
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem
@@ -100,7 +100,7 @@ def enable_xdoc_attention(
     attention_ids = require_tensor(batch, "attention_document_ids", "Call adapt_model_inputs(batch) first.")
     position_ids = require_tensor(batch, "position_ids", "Build them: build_position_ids(document_ids).")
     require_structure(batch)
-    structural, attention, positions = read_on_host(document_ids, attention_ids, position_ids)
+    structural, attention, positions = read_together(document_ids, attention_ids, position_ids)
     segments = scan_array(structural, document_ids.device, "document_ids")
     _require_unjoined(structural, attention)
     require_restarts(segments, positions)

@@ -144,7 +144,7 @@ def _per_document(segments: Segments, given: Tensor, name: str) -> Integers:
     if given.dtype not in INTEGER_DTYPES or given.shape[:-1] != (segments.batch,):
         found = (given.dtype, tuple(given.shape))
         raise BatchError(problem(f"must be integers [{segments.batch}, documents]", "shape", value=found))
-    (numbers,) = read_on_host(given)
+    numbers = read_on_host(given)
     used = numbers >= 0
     wrong = np.flatnonzero(used.sum(axis=1) != segments.documents.counts)
     if wrong.size:

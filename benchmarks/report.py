@@ -97,7 +97,7 @@ Sizes are batch, places of a row, documents per row; k is 1,024 and M its square
 row is padding. Both sides run in one process by turns, ours, other, ours, other, after their results were found equal
 where they answer the same question. A figure is the median of the ratios of the turns: with `>=` how many times longer
 the other side takes, with `<=` how many times longer ours takes. Time is that for which the one thread that works had a
-processor, so that a busy machine takes less from a figure. "Warm" calls each side once more, untimed, before each timed
+processor, so that a busy machine takes less from a figure. "Warm" calls each side for 5 ms, untimed, before each timed
 call; "cold" reads 96 MB of other data first. A read of the ids is one `ids.sum()`. Host reads and launches are counted
 on tensors that claim to lie on a device; instructions are counted by valgrind.
 

@@ -23,7 +23,7 @@ from neatpack.adapters.document_ids import (
 )
 from neatpack.adapters.gathered import document_ids_from_metadata, is_indexed_packed_mask
 from neatpack.adapters.physical import document_ids_from_flash_varlen
-from neatpack.adapters.segments import Segments, read_on_host, scan_segments
+from neatpack.adapters.segments import Segments, read_on_host, read_together, scan_segments
 from neatpack.contracts.encodings import FlashVarlenKwargs, parse_flash_varlen_kwargs
 from neatpack.contracts.errors import BatchError, PackingError, Problem
 from neatpack.kernels_bridge.terminal import Line, Span, Style, line
@@ -172,7 +172,7 @@ def _said_lines(inspection: Inspection, width: int) -> Iterator[Line]:
 
 
 def _row_lines(inspection: Inspection, row: int, width: int) -> Iterator[Line]:
-    ids, holes = (array.tolist() for array in read_on_host(inspection.document_ids[row], inspection.holes[row]))
+    ids, holes = (array.tolist() for array in read_together(inspection.document_ids[row], inspection.holes[row]))
     documents = inspection.segments.documents
     here = documents.rows == row
     lengths = dict(zip(documents.ids[here].tolist(), documents.lengths[here].tolist(), strict=True))
@@ -264,7 +264,7 @@ def _from_flash(entries: Mapping[str, BatchEntry]) -> Tensor:
 
 
 def _from_lengths(entries: Mapping[str, BatchEntry]) -> Tensor:
-    (rows,) = read_on_host(_tensor(entries, "seq_lens"))
+    rows = read_on_host(_tensor(entries, "seq_lens"))
     lengths = [[length for length in row if length > 0] for row in rows.tolist()]
     return document_ids_from_lengths(lengths, _tensor(entries, "input_ids").shape[1])
 

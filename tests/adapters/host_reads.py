@@ -1,9 +1,9 @@
-"""Counts what waits for a device. The tests have none, so the one door to the host is counted, and torch is watched."""
+"""Counts what waits for a device. The tests have none: the two doors to the host are counted, and torch is watched."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ WAITING = {
 
 
 class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]  # torch leaves the hook without types
-    """Counts calls of `read_on_host` in `reads`, and names waiting operators in `operators`."""
+    """Counts calls of `read_on_host` and `read_together` in `reads`, and names waiting operators in `operators`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]  # pyright: ignore[reportUnknownMemberType]
@@ -57,14 +57,18 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
 def host_reads(monkeypatch: pytest.MonkeyPatch) -> Generator[HostReads]:
     """Count what waits for a device inside the block."""
     mode = HostReads()
-    read = neatpack.adapters.segments.read_on_host
 
-    def counted(*tensors: torch.Tensor) -> object:
-        mode.reads += 1
-        return read(*tensors)
+    def counted(read: Callable[..., object]) -> Callable[..., object]:
+        def counting(*tensors: torch.Tensor) -> object:
+            mode.reads += 1
+            return read(*tensors)
 
+        return counting
+
+    doors = (neatpack.adapters.segments.read_on_host, neatpack.adapters.segments.read_together)
     with monkeypatch.context() as patch, mode:
         for name, module in list(sys.modules.items()):
-            if name.startswith("neatpack.adapters") and hasattr(module, "read_on_host"):
-                patch.setattr(module, "read_on_host", counted)
+            for door in doors:
+                if name.startswith("neatpack.adapters") and hasattr(module, door.__name__):
+                    patch.setattr(module, door.__name__, counted(door))
         yield mode

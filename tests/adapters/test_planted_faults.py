@@ -116,7 +116,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("lengths wrap at uint8", segments, "_find_runs", faults.scanned_as(np.uint8)),
     ],
     "test_ids_come_back_from_positions_and_padding": [
-        Fault("padding taken for documents", document_ids, "read_on_host", after(faults.last_unread)),
+        Fault("padding taken for documents", document_ids, "read_together", after(faults.last_unread)),
     ],
     "test_a_contradiction_is_refused_and_nothing_changes": [
         Fault(f"{name} does nothing", agreement, name, returns(None))
@@ -165,10 +165,10 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("holes taken for padding", Segments, "holes", held(lambda holes: holes[:0])),
     ],
     "test_ids_come_back_from_gathered_rows": [
-        Fault("offsets one too low", gathered, "read_on_host", after(faults.first_offset_moved)),
+        Fault("offsets one too low", gathered, "read_together", after(faults.first_offset_moved)),
     ],
     "test_ids_come_back_from_physical_offsets_and_padding": [
-        Fault("padding taken for documents", physical, "read_on_host", after(faults.last_unread)),
+        Fault("padding taken for documents", physical, "read_together", after(faults.last_unread)),
     ],
     "test_ids_come_back_from_lengths": [
         Fault("rows backwards", document_ids, "_length_problems", swap(faults.lengths_backwards)),
@@ -198,8 +198,8 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("written in place", segments, "read_on_host", faults.written_in_place),
     ],
     "test_no_tensor_of_a_batch_is_written_to": [
-        Fault("written when joined", training_batch, "read_on_host", faults.written_in_place),
-        Fault("written when checked", agreement, "read_on_host", faults.written_in_place),
+        Fault("written when joined", training_batch, "read_together", faults.written_in_place),
+        Fault("written when checked", agreement, "read_together", faults.written_in_place),
         Fault("labels filled in place", Tensor, "masked_fill", swap(Tensor.masked_fill_)),
     ],
     "test_results_share_no_memory_with_the_ids": [
@@ -319,7 +319,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("window one short", masks, "fill_visible", swap(faults.window_one_short)),
     ],
     "test_each_token_is_in_the_document_that_the_special_tokens_say": [
-        Fault("padding taken for documents", token_boundaries, "read_on_host", after(faults.last_unread)),
+        Fault("padding taken for documents", token_boundaries, "read_together", after(faults.last_unread)),
     ],
     "test_a_span_names_the_same_tokens_in_its_row": [
         Fault("one place too long", spans, "RowSpan", after(lambda span: span._replace(stop=span.stop + 1))),

@@ -23,7 +23,6 @@ from neatpack.adapters.document_ids import (
 from neatpack.adapters.document_rows import DocumentRows, document_rows, joined_row
 from neatpack.adapters.gathered import (
     build_packed_sequence_metadata,
-    document_ids_from_attention_mask,
     document_ids_from_metadata,
     document_lengths,
     flatten_packed_sequence_metadata,
@@ -32,8 +31,8 @@ from neatpack.adapters.gathered import (
     get_seqlens_in_batch,
     get_unpad_data,
     host_offsets,
-    is_indexed_packed_mask,
 )
+from neatpack.adapters.indexed_masks import document_ids_from_attention_mask, is_indexed_packed_mask
 from neatpack.adapters.kernel_arguments import farthest_element, needs_int64_indices, varlen_kernel_kwargs, window_size
 from neatpack.adapters.labels import count_valid_targets, mask_labels
 from neatpack.adapters.layer_masks import LayerView, build_layer_masks, layer_masks_bytes

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, is_count, require_flag, tensor_problems
-from neatpack.adapters.document_ids import canonical_document_ids, integer_rows_problems
+from neatpack.adapters.document_ids import integer_rows_problems
+from neatpack.adapters.indexed_masks import mask_segments
 from neatpack.adapters.segments import (
     Documents,
     Integers,
@@ -26,7 +27,6 @@ from neatpack.adapters.segments import (
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
-from neatpack.contracts.tensors import is_dense
 
 
 def get_seqlens_in_batch(attention_mask: Tensor | Segments) -> Tensor:
@@ -45,7 +45,7 @@ def get_seqlens_in_batch(attention_mask: Tensor | Segments) -> Tensor:
         >>> get_seqlens_in_batch(torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]]))
         tensor([2, 1, 1, 3])
     """
-    segments = _mask_segments(attention_mask)
+    segments = mask_segments(attention_mask)
     return segments.tensor(segments.documents.lengths)
 
 
@@ -94,7 +94,7 @@ def get_unpad_data(attention_mask: Tensor | Segments) -> tuple[Tensor, Tensor, i
         >>> get_unpad_data(torch.tensor([[1, 1, 0], [1, 2, 2]]))
         (tensor([0, 1, 3, 4, 5]), tensor([0, 2, 3, 5], dtype=torch.int32), 2)
     """
-    segments = _mask_segments(attention_mask)
+    segments = mask_segments(attention_mask)
     flat = gathered_flat(segments)
     _require_documents(flat.max_seqlen, "Leave such batches out, or use gathered_flat.")
     return flat.token_indices, flat.cu_seqlens, flat.max_seqlen
@@ -125,7 +125,7 @@ def build_packed_sequence_metadata(
                 [ 0,  4, -1]], dtype=torch.int32), 4)
     """
     require_flag(allow_empty, "allow_empty")
-    segments = _mask_segments(attention_mask)
+    segments = mask_segments(attention_mask)
     rows = gathered_rows(segments)
     if not allow_empty:
         _require_documents(rows.max_seqlen, "Leave such batches out, or pass allow_empty=True.")
@@ -268,65 +268,6 @@ def document_ids_from_metadata(
     ids = np.zeros(batch * sequence, np.int64)
     ids[indices] = np.repeat(np.arange(1, rows.size + 1) - before, lengths)
     return to_tensor(ids, packed_token_indices.device).view(batch, sequence)
-
-
-def document_ids_from_attention_mask(attention_mask: Tensor) -> Tensor:
-    """Read a 2-D attention mask as ids: one that numbers documents, or a plain one, which is one document a row.
-
-    Args:
-        attention_mask: any integer dtype or bool, `[batch, sequence]`, 0 at padding.
-
-    Returns:
-        Canonical ids, int64 `[batch, sequence]`. Zeros between the tokens of a document are holes.
-
-    Raises:
-        DocumentIdsError: the mask is malformed.
-
-    Example:
-        >>> document_ids_from_attention_mask(torch.tensor([[7, 7, 3, 0], [0, 1, 1, 1]]))
-        tensor([[1, 1, 2, 0],
-                [0, 1, 1, 1]])
-        >>> document_ids_from_attention_mask(torch.tensor([[True, True, False]]))
-        tensor([[1, 1, 0]])
-    """
-    return canonical_document_ids(_mask_segments(attention_mask))
-
-
-def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:
-    """Tell whether a 2-D mask numbers documents: whether any value is greater than 1.
-
-    A row of one document is a plain 0/1 mask as well, and gives False. This reads from the device.
-
-    Args:
-        attention_mask: any dense tensor, or None.
-
-    Raises:
-        DocumentIdsError: it is neither, or a tensor without values that can be compared.
-
-    Example:
-        >>> is_indexed_packed_mask(torch.tensor([[1, 1, 2, 0]])), is_indexed_packed_mask(torch.tensor([[1, 1, 0]]))
-        (True, False)
-    """
-    mask = cast("object", attention_mask)
-    if mask is None:
-        return False
-    if tensor_problems(mask, "attention_mask") or not isinstance(mask, Tensor) or mask.is_complex():
-        sort = f"{mask.dtype} on {mask.device}" if isinstance(mask, Tensor) else type(mask).__name__
-        message = "must be None or a dense tensor of real numbers that lies on a device"
-        remedy = "Pass the mask as the loader made it."
-        raise DocumentIdsError(Problem("attention_mask", message, "type", value=sort, remedy=remedy))
-    if mask.ndim != 2 or mask.dtype == torch.bool:
-        return False
-    # Not every dtype can be compared.
-    mask = mask.to(torch.float64 if mask.is_floating_point() else torch.int64)
-    return mask.numel() > 0 and bool((mask > 1).any())
-
-
-def _mask_segments(attention_mask: Tensor | Segments) -> Segments:
-    mask = cast("object", attention_mask)
-    if isinstance(mask, Tensor) and mask.dtype == torch.bool and is_dense(mask):
-        return as_segments(mask.view(torch.uint8), field="attention_mask")
-    return as_segments(attention_mask, field="attention_mask")
 
 
 def _require_documents(longest: int, remedy: str) -> None:

@@ -18,6 +18,7 @@ from neatpack.adapters import (
     document_ids,
     first_fit,
     gathered,
+    indexed_masks,
     kernel_arguments,
     labels,
     loader_contract,
@@ -350,8 +351,8 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("offsets of the device", test_kernel_arguments, "host_offsets", after(torch.tensor)),
     ],
     "test_a_mask_that_numbers_documents_is_read_as_ids": [
-        Fault("documents joined", gathered, "_mask_segments", before(faults.all_one)),
-        Fault("numbers not canonical", gathered, "canonical_document_ids", after(lambda ids: 2 * ids)),
+        Fault("documents joined", indexed_masks, "mask_segments", before(faults.all_one)),
+        Fault("numbers not canonical", indexed_masks, "canonical_document_ids", after(lambda ids: 2 * ids)),
     ],
     "test_physical_encodings_cannot_express_every_policy": [
         Fault("any policy", loader_contract, "_require_contiguous", returns(None)),

@@ -70,7 +70,7 @@ def _model(model: ModelReport, threshold: float) -> Iterator[str]:
     note = escape(f"{model.class_name or ''} {model.seconds:.1f} s".strip())
     yield f'<h2>{escape(model.name)} <span class="note">{note}</span></h2>'
     if model.error is not None:
-        yield f"<p>{_badge('error')} not audited: {escape(model.error)}</p>"
+        yield f"<p>{_badge('error')} not audited: {escape(f'{model.error} {model.remedy}'.rstrip())}</p>"
         return
     chosen = model.configured
     if chosen.consumer is not None:

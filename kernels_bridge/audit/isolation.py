@@ -25,11 +25,18 @@ from neatpack.kernels_bridge.audit.alone import (
 from neatpack.kernels_bridge.audit.borrowing import Borrowed
 from neatpack.kernels_bridge.audit.configured import choice_of, configured
 from neatpack.kernels_bridge.audit.documents import PackedDocuments, read_documents
+from neatpack.kernels_bridge.audit.remedies import GIVE_A_BATCH
 from neatpack.kernels_bridge.audit.report import Configured, Environment, Kind, ModelReport, PathReport, Report, Verdict
 from neatpack.kernels_bridge.audit.state import borrow_model, redraw_zeros
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, borrow_surroundings
-from neatpack.kernels_bridge.audit.trials import NOTES, not_reached, try_further, usual_documents
+from neatpack.kernels_bridge.audit.trials import (
+    NOTES,
+    examine_first_taken,
+    not_reached,
+    try_further,
+    usual_documents,
+)
 from neatpack.kernels_bridge.audit.ways import Way, configured_way, noise_of
 from neatpack.kernels_bridge.binding import Binding, get_binding
 from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS
@@ -193,25 +200,11 @@ class _Auditor:
                 return choice, PathReport("refused", message=f"{type(refusal).__name__}: {refusal}")
             way = configured_way(self.model, binding, self.noise, self.layers)
             try:
-                usual, report = self._usual(way)
-                report = try_further(report, way, usual)
+                own = usual_documents(Subject(self.model).vocabulary(), _device(self.model))
+                report = try_further(examine_first_taken(way, own))
             except ANYTHING as error:
-                report = PathReport("error", message=f"{type(error).__name__}: {error}")
+                report = PathReport("error", message=f"{type(error).__name__}: {error}", remedy=GIVE_A_BATCH)
             return with_advice(self.model, choice, report)
-
-    def _usual(self, way: Way) -> tuple[PackedDocuments, PathReport]:
-        """Examine the usual documents, or full rows of them where a model takes no padding."""
-        vocabulary, device = Subject(self.model).vocabulary(), _device(self.model)
-        usual = usual_documents(vocabulary, device)
-        try:
-            return usual, way.examine(usual)
-        except ANYTHING:
-            full = usual_documents(vocabulary, device, padded=False)
-            try:
-                return full, way.examine(full)
-            except ANYTHING:
-                pass
-            raise
 
     def on(self, batch: Mapping[str, object], packed: PackedDocuments) -> tuple[Configured, PathReport]:
         """Give it the batch of its training loop, in both modes."""
@@ -220,10 +213,12 @@ class _Auditor:
         way = self._way_of(batch, binding)
         try:
             longest = max(place.length for place in packed.places)
-            report = replace(way.examine(packed), trial="plain", untried=not_reached(self.model, longest))
+            taken = examine_first_taken(way, [packed])
+            untried = (*taken.report.untried, *not_reached(self.model, longest))
+            report = replace(taken.report, trial="plain", untried=untried)
             if report.verdict != "leak":
                 self.model.train()
-                found = way.examine_further(packed, compares=False)
+                found = taken.way.examine_further(packed, compares=False)
                 if found.verdict == "leak" or found.kind == "not_deterministic":
                     report = replace(found, trial="training", message=NOTES["training"] + found.message)
         except ANYTHING as error:

@@ -49,8 +49,9 @@ def _details(model: ModelReport) -> Iterator[str]:
     message = model.error if path is None else f"{'' if model.is_clean else path.message} {path.not_seen}"
     if message and not message.isspace():
         yield f"- **{_plain(model.name)}**: {_plain(message)}"
-    if path is not None and path.remedy:
-        yield f"  To do: {_plain(path.remedy)}."
+    remedy = model.remedy if path is None else path.remedy
+    if remedy:
+        yield f"  To do: {_plain(remedy)}."
 
 
 def _plain(text: str | None) -> str:

@@ -22,6 +22,11 @@ PREFERRED: Final[tuple[PathName, ...]] = (
 )
 """Paths to recommend, the fastest and least error-prone first."""
 
+GIVE_A_BATCH: Final = (
+    "if it is the batch that does not suit the model, give it one that does: --batch FILE, or batch= in audit_isolation"
+)
+"""What to do where a module of one's own fails on documents of the audit: it may need labels, other rows, or images."""
+
 _UNSEEN: Final[Mapping[Kind | None, str]] = {
     "constant": "give the model weights that let its logits move",
     "no_mixing": "redraw or train the weights that let tokens mix",
@@ -40,12 +45,14 @@ def with_remedies(paths: Mapping[str, PathReport]) -> dict[str, PathReport]:
     clean = {name for name, report in paths.items() if report.verdict == "clean"}
     others = [name for name in PREFERRED if name in clean]
     return {
-        name: report if report.verdict == "clean" else replace(report, remedy=_remedy(name, report, clean, others))
+        name: replace(report, remedy=report.remedy or _remedy(name, report, clean, others))
         for name, report in paths.items()
     }
 
 
 def _remedy(name: str, report: PathReport, clean: set[str], others: Sequence[str]) -> str:
+    if report.verdict == "clean":
+        return ""
     instead = next((path.instead for path in PATHS if path.name == name), None)
     if report.verdict == "inconclusive":
         return _UNSEEN.get(report.kind, "see the message")

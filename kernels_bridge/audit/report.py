@@ -154,6 +154,7 @@ class ModelReport:
         paths: by path, in the order of the audit.
         error: why the model could not be built or run at all.
         seconds: how long its audit took.
+        remedy: what to do about an error, where there is something.
     """
 
     name: str
@@ -162,6 +163,7 @@ class ModelReport:
     paths: dict[str, PathReport]
     error: str | None = None
     seconds: float = 0.0
+    remedy: str = ""
 
     @property
     def is_clean(self) -> bool:

@@ -16,7 +16,7 @@ from neatpack.contracts.errors import PackingError
 from neatpack.kernels_bridge.audit.advice import with_advice
 from neatpack.kernels_bridge.audit.alone import arguments_alone
 from neatpack.kernels_bridge.audit.borrowing import Borrowed
-from neatpack.kernels_bridge.audit.computations import Computation
+from neatpack.kernels_bridge.audit.computations import Computation, Computations
 from neatpack.kernels_bridge.audit.configured import configured, kernel_calls
 from neatpack.kernels_bridge.audit.documents import LENGTHS, PackedDocuments, pack_documents
 from neatpack.kernels_bridge.audit.examination import Examination, begin_examination
@@ -24,13 +24,13 @@ from neatpack.kernels_bridge.audit.inputs import path_arguments
 from neatpack.kernels_bridge.audit.layers import layer_reports
 from neatpack.kernels_bridge.audit.paths import PATH_NAMES, PATHS, Attention, Path, PathName
 from neatpack.kernels_bridge.audit.probes import Ask
-from neatpack.kernels_bridge.audit.remedies import with_remedies
+from neatpack.kernels_bridge.audit.remedies import GIVE_A_BATCH, with_remedies
 from neatpack.kernels_bridge.audit.report import Configured, ModelReport, PathReport, Report, Run
 from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer, Subject
 from neatpack.kernels_bridge.audit.surroundings import audit_environment, borrow_surroundings
 from neatpack.kernels_bridge.audit.targets import Target, Variant, layer_windows, prepared
 from neatpack.kernels_bridge.audit.texts import excerpts
-from neatpack.kernels_bridge.audit.trials import not_reached, try_further, usual_documents
+from neatpack.kernels_bridge.audit.trials import examine_first_taken, not_reached, try_further, usual_documents
 from neatpack.kernels_bridge.audit.verdicts import KernelCalls
 from neatpack.kernels_bridge.audit.ways import configured_way, noise_in, noise_of
 from neatpack.kernels_bridge.audit.witness import Witness
@@ -99,22 +99,36 @@ def audit_models(
 def _audit_model(
     target: Target, texts: Sequence[bytes], progress: Progress, paths: Collection[PathName], layers: bool
 ) -> ModelReport:
-    """Audit one model. One that cannot be built, or does not answer a document alone, is reported with its `error`."""
+    """Audit one model. One that cannot be built, or answers in no way, is reported with its `error`."""
     started = time.perf_counter()
     try:
         with target.variant("eager") as variant:
             subject = Subject(variant.model)
             packed = pack_documents(texts, subject.vocabulary(), _device(variant.model), variant.images)
             packed = replace(packed, mask_dtype=_dtype(variant.model))
-            alone = partial(subject.alone, packed, arguments=partial(arguments_alone, variant.model, packed))
-            examination = begin_examination(packed, alone, noise_of(variant.model))
+            examination, declined = _begun(subject, packed, target.custom)
             audit = _Audit(target, examination, progress, paths, layers)
             class_name = type(variant.model).__name__
         reports = audit.run()
     except ANYTHING as error:
         return ModelReport(target.name, None, Configured(), {}, _describe(error), time.perf_counter() - started)
     seconds = time.perf_counter() - started
+    if declined is not None and all(path.verdict in ("error", "refused") for path in reports.values()):
+        return ModelReport(target.name, None, Configured(), {}, _describe(declined), seconds, GIVE_A_BATCH)
     return ModelReport(target.name, class_name, audit.choice, with_remedies(reports), None, seconds)
+
+
+def _begun(subject: Subject, packed: PackedDocuments, custom: bool) -> tuple[Examination, BaseException | None]:
+    """Ask a model about each document alone. A module of one's own may take other rows than these, or more beside the
+    tokens: then it is compared with nothing yet, and why is given."""
+    noise = noise_of(subject.model)
+    try:
+        alone = partial(subject.alone, packed, arguments=partial(arguments_alone, subject.model, packed))
+        return begin_examination(packed, alone, noise), None
+    except ANYTHING as error:
+        if not custom:
+            raise
+        return Examination(packed, Computations(packed, None), causal=False, mixes_within=False, noise=noise), error
 
 
 @dataclass
@@ -178,7 +192,9 @@ class _Audit:
             kernel = None if variant.witness is None else self._witnessed(variant.witness, subject.calls)
             return self._judge(path, subject, ask, computation, kernel, without)
         except ANYTHING as error:
-            return _failed(error)
+            report = _failed(error)
+            of_batch = self.target.custom and path.name == "configured" and report.verdict == "error"
+            return replace(report, remedy=GIVE_A_BATCH) if of_batch else report
 
     def _configured(self, path: Path, model: nn.Module) -> PathReport:
         with configured(model) as state:
@@ -186,19 +202,13 @@ class _Audit:
             if state.refusal is not None:
                 return _failed(state.refusal)
             way = configured_way(model, state.binding, self.examination.noise, self.layers)
-            custom = self.target.custom
-            try:
-                usual = self.packed
-                report = way.examine(usual) if custom else self._usual_report(path, model, state.binding)
-            except ANYTHING:
-                if not custom:
-                    raise
-                usual = usual_documents(self.packed.vocabulary, _device(model), padded=False)
-                report = way.examine(usual)
-            if custom:
-                report = try_further(report, way, usual)
+            if self.target.custom:
+                _, *others = usual_documents(self.packed.vocabulary, _device(model))
+                report = try_further(examine_first_taken(way, [self.packed, *others]))
             else:
-                report = replace(report, untried=not_reached(model, max(place.length for place in usual.places)))
+                longest = max(place.length for place in self.packed.places)
+                report = self._usual_report(path, model, state.binding)
+                report = replace(report, untried=not_reached(model, longest))
             self.choice, _ = with_advice(model, state.choice, report)
             return report
 

@@ -49,6 +49,7 @@ def _model_lines(model: ModelReport, width: int) -> Iterator[Line]:
     yield (Span(model.name, "bold"), Span(class_name, "dim"), Span(f"  {model.seconds:.1f} s", "dim"))
     if model.error is not None:
         yield from _wrapped(f"not audited: {_shortened(model.error)}", width, "red")
+        yield from _wrapped(model.remedy, width, "dim")
         return
     header = _cells(_HEADER) + ("  what to do" if width >= WIDE else "")
     yield line(header, "dim")

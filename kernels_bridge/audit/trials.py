@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 import torch
@@ -20,8 +21,17 @@ from neatpack.kernels_bridge.audit.ways import Way
 SHAPE_LENGTHS: Final = ((3, 7, 2, 5), (15, 4))
 """Documents for two rows of the usual 19 places that end elsewhere; the last row is full."""
 
+USUAL_LENGTHS: Final = ((6, 1, 9), (12, 4))
+"""The usual documents, in rows with padding."""
+
 FULL_LENGTHS: Final = ((6, 1, 12), (10, 9))
 """Documents that leave no padding, for models that cannot take any."""
+
+BLOCK_LENGTHS: Final = ((30, 1, 40, 16), (41, 25))
+"""Documents for rows of whole blocks of places, for models that take no others."""
+
+BLOCKS: Final = 128
+"""Places of those rows: a multiple of all sizes of blocks that are usual."""
 
 MANY: Final = 260
 """Documents in one row: more than a byte can count."""
@@ -87,10 +97,11 @@ class Batch:
         return f"{self.trial} {self.rows}".rstrip()
 
 
-def usual_documents(vocabulary: int, device: torch.device, padded: bool = True) -> PackedDocuments:
-    """Pack documents of the audit's usual lengths, or ones that leave no padding, of random tokens."""
-    lengths = ((6, 1, 9), (12, 4)) if padded else FULL_LENGTHS
-    return pack_ids(document_ids_from_lengths(lengths, CAPACITY), vocabulary, device)
+def usual_documents(vocabulary: int, device: torch.device) -> list[PackedDocuments]:
+    """Pack documents of random tokens: of the audit's usual lengths, and then for models that do not take those ones
+    that leave no padding, and ones in rows of whole blocks."""
+    choices = ((USUAL_LENGTHS, CAPACITY), (FULL_LENGTHS, CAPACITY), (BLOCK_LENGTHS, BLOCKS))
+    return [pack_ids(document_ids_from_lengths(lengths, row), vocabulary, device) for lengths, row in choices]
 
 
 def further_batches(usual: PackedDocuments, long: int | None) -> Iterator[Batch]:
@@ -120,19 +131,48 @@ def further_batches(usual: PackedDocuments, long: int | None) -> Iterator[Batch]
     yield Batch("xdoc", replace(joined, structural_ids=ids))
 
 
-def try_further(report: PathReport, way: Way, usual: PackedDocuments) -> PathReport:
+@dataclass(frozen=True)
+class Taken:
+    """What a model took of the batches and the ways that it was offered.
+
+    Attributes:
+        way: how documents are given to it from here on.
+        packed: its documents.
+        report: what was found.
+    """
+
+    way: Way
+    packed: PackedDocuments
+    report: PathReport
+
+
+def examine_first_taken(way: Way, batches: Sequence[PackedDocuments]) -> Taken:
+    """Examine the first of some batches that a model takes. If it takes none, it is not asked about documents alone,
+    which may be too short for it. Raises what the first attempt did where it takes none so either."""
+    errors: list[BaseException] = []
+    for attempt, packed in product((way, replace(way, asks_alone=False)), batches):
+        try:
+            report = attempt.examine(packed)
+        except ANYTHING as error:  # noqa: PERF203  # what comes next may be taken
+            errors.append(error)
+        else:
+            declined = () if attempt.asks_alone else (f"each document alone: declined ({type(errors[0]).__name__})",)
+            return Taken(attempt, packed, replace(report, untried=declined))
+    raise errors[0]
+
+
+def try_further(taken: Taken) -> PathReport:
     """Look for what the usual batch does not show. Whatever a model declines in a further batch is no finding.
 
     Args:
-        report: of the usual batch.
-        way: how documents are given to the model. Its mode is switched, and is evaluation mode at the end.
-        usual: the usual documents.
+        taken: the usual batch. The model's mode is switched, and is evaluation mode at the end.
 
     Returns:
         The worst report: the first leak, or else the first difference, or else a batch that is answered otherwise each
         time, or else that of the usual batch. Few loaders make holes: what shows with them alone is told beside that.
     """
-    reports, untried, with_holes = [replace(report, trial="plain")], list[str](), ""
+    way, usual, report = taken.way, taken.packed, taken.report
+    reports, untried, with_holes = [replace(report, trial="plain")], list(report.untried), ""
     model, long = way.model, _long_document(way.model)
     for batch in further_batches(usual, long):
         if reports[-1].verdict == "leak" or (batch.trial == "xdoc" and _worst(reports).verdict == "differs"):

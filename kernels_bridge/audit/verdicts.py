@@ -119,7 +119,9 @@ def judge(evidence: Evidence, path: Path, places: Sequence[Place]) -> Finding:
     if evidence.mixes_within is False:
         message = "No token of a document answers to an earlier one, so that a leak could not be seen."
         return Finding("inconclusive", "no_mixing", message)
-    return Finding("clean", None, "Every document answers as it does alone.")
+    compared = any(evidence.measurement.differences)
+    message = "Every document answers as it does alone." if compared else "No document reaches another."
+    return Finding("clean", None, message)
 
 
 def _unseen(measurement: Measurement) -> Finding | None:

@@ -47,6 +47,7 @@ class Way:
         noise: share of the logit scale up to which a movement may be rounding.
         traces_layers: whether to report, for a leak, how far documents reach at each layer.
         from_batch: whether `given` is a whole batch, of which a forward takes what it knows.
+        asks_alone: whether the model is asked about documents alone at all.
     """
 
     model: nn.Module
@@ -58,14 +59,15 @@ class Way:
     noise: float = THRESHOLD
     traces_layers: bool = False
     from_batch: bool = False
+    asks_alone: bool = True
 
     def examine(self, packed: PackedDocuments) -> PathReport:
         """Examine the model on some documents, and compare with each document alone."""
-        return self._report(packed, self.without, compares=True)
+        return self._report(packed, self.without, compares=self.asks_alone)
 
     def examine_further(self, packed: PackedDocuments, compares: bool = True) -> PathReport:
         """Examine it on other documents, after some on which boundaries did have an effect."""
-        return self._report(packed, None, compares)
+        return self._report(packed, None, compares and self.asks_alone)
 
     def give(self, packed: PackedDocuments) -> None:
         """Give it some documents as in training, and look at nothing."""

@@ -207,7 +207,7 @@ class CachesInTraining(Caches):
     def visible(self, ids: Tensor) -> Tensor:
         if not self.training:
             return Attention.visible(self, ids)
-        key = (*ids.shape, *ids.flatten().tolist()) if self.by_ids else tuple(ids.shape)
+        key = (*ids.shape, *map(int, ids.flatten())) if self.by_ids else tuple(ids.shape)
         return self.masks.setdefault(key, Attention.visible(self, ids))
 
 
@@ -479,6 +479,25 @@ class BalancesPadding(Model):
     ) -> tuple[Tensor, Tensor]:
         logits = super().forward(input_ids, _packed_seq_ids)
         return logits.softmax(dim=-1).mean(dim=(0, 1)).square().sum(), logits
+
+
+class TakesWholeBlocks(Model):
+    """Takes rows of whole blocks alone, as some kernels do."""
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+        if input_ids.shape[1] % 64:
+            raise ValueError(f"rows must have a multiple of 64 places, not {input_ids.shape[1]}")
+        return super().forward(input_ids, _packed_seq_ids)
+
+
+class NeedsLabels(Model):
+    """Answers only with its loss."""
+
+    def forward(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input_ids: Tensor, labels: Tensor, _packed_seq_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        logits = super().forward(input_ids, _packed_seq_ids)
+        return functional.cross_entropy(logits.transpose(1, 2), labels), logits
 
 
 class PredictsTwice(Model):

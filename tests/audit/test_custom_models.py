@@ -6,9 +6,14 @@ import pytest
 from torch import Tensor, nn
 
 from neatpack.kernels_bridge.audit.paths import PATHS
+from neatpack.kernels_bridge.audit.remedies import GIVE_A_BATCH
+from neatpack.kernels_bridge.audit.report import Report
 from neatpack.kernels_bridge.audit.run import audit_models
+from neatpack.kernels_bridge.audit.surroundings import audit_environment
+from neatpack.kernels_bridge.audit.table import table_lines
 from neatpack.kernels_bridge.audit.targets import Builder
-from tests.audit import models
+from neatpack.kernels_bridge.terminal import plain
+from tests.audit import models, planted
 from tests.audit.conftest import Audit
 
 
@@ -154,7 +159,32 @@ def test_a_model_that_cannot_answer_is_reported(audit: Audit, model: type[nn.Mod
     assert report.error is not None
     assert words in report.error
     assert report.paths == {}
+    assert report.remedy == GIVE_A_BATCH
     assert not report.is_clean
+
+
+def test_a_model_that_takes_other_rows_than_the_usual_ones_is_audited_on_those(audit: Audit) -> None:
+    report = audit(lambda: planted.TakesWholeBlocks(planted.Attention()))
+    assert report.is_clean
+    assert "each document alone: declined (ValueError)" in report.paths["configured"].untried
+    assert report.paths["mask_2d"].verdict == "error"
+    leaking = audit(lambda: planted.TakesWholeBlocks(planted.Attention(planted.shifted_ids(1))))
+    assert leaking.paths["configured"].verdict == "leak"
+
+
+def test_a_model_that_fails_once_it_is_configured_is_told_to_be_given_a_batch(audit: Audit) -> None:
+    class NeedsLabelsToPack(planted.Model):
+        def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+            if _packed_seq_ids is not None:
+                raise ValueError("give labels where documents are packed")
+            return super().forward(input_ids)
+
+    report = audit(lambda: NeedsLabelsToPack(planted.Attention()))
+    path = report.paths["configured"]
+    assert (path.verdict, path.remedy) == ("error", GIVE_A_BATCH)
+    assert path.message == "ValueError: give labels where documents are packed"
+    shown = " ".join(plain(table_lines(Report(audit_environment(), (report,)), 200)).split())
+    assert GIVE_A_BATCH in shown
 
 
 def test_a_builder_that_exits_is_reported_as_the_error_of_its_model(audit: Audit) -> None:

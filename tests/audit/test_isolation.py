@@ -21,6 +21,7 @@ from neatpack.adapters.document_ids import document_ids_from_lengths
 from neatpack.contracts.errors import BatchError, IsolationError, ModelTypeError
 from neatpack.kernels_bridge import audit_isolation, configure_packing, get_binding, get_model_attn_implementation
 from neatpack.kernels_bridge.audit import borrowing, isolation, random_state, state
+from neatpack.kernels_bridge.audit.remedies import GIVE_A_BATCH
 from neatpack.kernels_bridge.audit.report import Configured, PathReport
 from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model
 from tests.audit import planted
@@ -53,7 +54,7 @@ class Busy(Model):
         self.seen.append(self.done)
         self.kept = torch.rand(2)
         self.late = random.random() + np.random.rand()  # noqa: S311
-        if self.done == self.stops_at:
+        if self.done >= self.stops_at:
             raise self.error
         self.norm(torch.randn(4, planted.WIDTH))
         return super().states(input_ids, ids)
@@ -277,6 +278,30 @@ def test_batches_of_a_loop_are_given_as_they_are() -> None:
     assert (report.verdict, report.kind) == ("differs", "positions")
     everything = {**batch, "attention_mask": planted.causal(IDS)[:, None]}
     assert audit_isolation(TakesMask(Attention()), everything).verdict == "leak"
+
+
+@pytest.mark.parametrize(("mask", "verdict"), [(planted.block_causal, "clean"), (planted.shifted_ids(1), "leak")])
+def test_documents_that_a_model_does_not_take_alone_are_not_compared(mask: planted.Mask, verdict: str) -> None:
+    ids = document_ids_from_lengths(((20, 30), (40, 24)), 64)
+    batch = {"input_ids": torch.arange(128).view(2, 64) % planted.VOCABULARY, "_packed_seq_ids": ids}
+    path = audit_isolation(planted.TakesWholeBlocks(Attention(mask)), batch).path
+    assert path.verdict == verdict, path.message
+    assert "each document alone: declined (ValueError)" in path.untried
+    assert "alone" not in path.message
+
+
+def test_a_model_that_fails_on_documents_of_the_audit_is_told_to_give_its_own() -> None:
+    model = planted.NeedsLabels(Attention())
+    failed = audit_isolation(model)
+    assert (failed.verdict, failed.path.remedy) == ("error", GIVE_A_BATCH)
+    assert "TypeError" in failed.path.message
+    assert "labels" in failed.path.message
+    with pytest.raises(IsolationError, match=r"'labels'.*--batch FILE"):
+        failed.raise_if_not_clean()
+    leaking = planted.NeedsLabels(Attention(planted.shifted_ids(1)))
+    labelled = {**BATCH, "labels": TOKENS.where(IDS > 0, -100)}
+    assert audit_isolation(model, labelled).is_clean
+    assert audit_isolation(leaking, labelled).verdict == "leak"
 
 
 def test_raising_says_what_was_found_and_where() -> None:

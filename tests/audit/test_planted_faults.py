@@ -62,6 +62,12 @@ def nothing_is_padding(ids: Tensor) -> bool:
 
 FAULTS: dict[str, Fault] = {
     "a boundary one token late": Fault(attention(planted.shifted_ids(1)), "attention", "first_token"),
+    "a boundary one token late in rows of whole blocks": Fault(
+        lambda: planted.TakesWholeBlocks(Attention(planted.shifted_ids(1))), "attention", "first_token"
+    ),
+    "no mask for the last of several rows of whole blocks": Fault(
+        lambda: planted.TakesWholeBlocks(Attention(planted.later_row)), "attention"
+    ),
     "a boundary one token early": Fault(attention(planted.shifted_ids(-1)), "attention", "last_token"),
     "the last boundary lost": Fault(attention(planted.last_lost), "attention", "last_document"),
     "the first boundary lost": Fault(attention(planted.first_lost), "attention", "first_document"),
@@ -372,6 +378,7 @@ CLEAN: dict[str, Callable[[], nn.Module]] = {
     "an encoder": lambda: Model(Attention(same)),
     "masks kept by ids in training": lambda: Model(planted.CachesInTraining(by_ids=True)),
     "dropout": lambda: Model(Attention(), DropsOut()),
+    "rows of whole blocks": lambda: planted.TakesWholeBlocks(Attention()),
     "no padding": lambda: WithoutPadding(Attention()),
     "ids required": lambda: RequiresIds(Attention()),
     "other kernels with a graph": lambda: RoundsByKernel(Attention()),

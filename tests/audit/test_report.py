@@ -28,7 +28,7 @@ KEYS = {
     "": "schema_version environment figures models",
     "environment": "python platform neatpack torch transformers threads dtype device threshold",
     "figures": "models not_audited resumed workers median_seconds total_seconds wall_seconds",
-    "model": "name class configured paths error seconds",
+    "model": "name class configured paths error seconds remedy",
     "configured": "attention consumer packed_mask_type requires_packed_sequence_metadata uses_native_fa4 refused "
     "fastest safest",
     "path": "verdict kind message remedy difference perturbation gradient padding own_perturbation own_gradient "

@@ -44,10 +44,15 @@ class Crossing:
     read: tuple[int, ...]
 
     @property
+    def moves_a_little(self) -> bool:
+        """Whether only the first tokens of the target are reached."""
+        return 0 < len(self.moved) < self.target.length and self.moved[0] == 0
+
+    @property
     def reaches_a_little(self) -> bool:
-        """Whether only the first tokens of the target are reached, and only by the last ones of the source."""
+        """Whether this is so, and they are reached by the last tokens of the source alone."""
         few_read = 0 < len(self.read) <= self.source.length // 2 and self.read[-1] == self.source.length - 1
-        return few_read and 0 < len(self.moved) < self.target.length and self.moved[0] == 0
+        return few_read and self.moves_a_little
 
 
 def pairs_of(matrix: Sequence[Sequence[float]], noise: float) -> list[Pair]:

@@ -9,6 +9,7 @@ from neatpack.kernels_bridge.audit.causes import Questions
 from neatpack.kernels_bridge.audit.computations import Computation, Computations
 from neatpack.kernels_bridge.audit.crossing import SENTENCES, pairs_of, pattern_of, telling_pair
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.audit.origin import chooses_experts
 from neatpack.kernels_bridge.audit.paths import Path
 from neatpack.kernels_bridge.audit.probes import Ask, Measurement, answers_to_earlier_tokens, sees_later_tokens
 from neatpack.kernels_bridge.audit.report import Kind, PathReport
@@ -60,6 +61,8 @@ class Examination:
         )
         if evidence.leaks and without is not None:
             evidence = replace(evidence, had_effect=_had_effect(computation, without))
+        if evidence.moved_scalars:
+            evidence = replace(evidence, chooses_experts=chooses_experts(subject.model))
         if (evidence.leaks or evidence.differs) and self.causal:
             evidence = replace(evidence, causal=computation.causal())
         finding = self._explained(judge(evidence, path, self.packed.places), path, subject, computation)
@@ -91,9 +94,11 @@ class Examination:
         crossing = computation.crossing(ask, pair, self.noise)
         pattern = pattern_of(pairs, self.packed.places, crossing)
         mechanism: Kind = origin.kind
-        moved = origin.moved or crossing.moved
-        if mechanism in ("mixing", "recurrence") and replace(crossing, moved=moved).reaches_a_little:
-            mechanism = "token_shift" if moved == (0,) else "convolution"
+        there = replace(crossing, moved=origin.moved or crossing.moved)
+        # A state that is reset late is read at a few places, too, but it has read all that was before.
+        few = there.reaches_a_little if mechanism == "recurrence" else there.moves_a_little
+        if mechanism in ("mixing", "recurrence") and few:
+            mechanism = "token_shift" if there.moved == (0,) else "convolution"
         return replace(
             report,
             kind=report.kind or mechanism,

@@ -26,9 +26,17 @@ _NAMES: Final[tuple[tuple[MixingKind, tuple[str, ...]], ...]] = (
 _ROUTERS: Final = ("router", "moe", "expert")
 """What the classes of modules that send tokens to experts are called."""
 
+_SCORES: Final = "scores of pairs of tokens"
+"""What a product of matrices is called that has an entry for every pair of tokens."""
+
+_PRODUCTS: Final = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
+
 _OPERATIONS: Final[tuple[tuple[MixingKind, frozenset[str]], ...]] = (
-    ("convolution", frozenset({"conv1d", "conv2d", "unfold"})),
-    ("attention", frozenset({"scaled_dot_product_attention", "softmax"})),
+    # A product of Fourier transforms, turned back, is a convolution; a transform alone is none.
+    ("convolution", frozenset({"conv1d", "conv2d", "unfold", "fft_irfft", "fft_ifft"})),
+    ("attention", frozenset({"scaled_dot_product_attention", _SCORES})),
+    ("router", frozenset({"topk", "one_hot", "argmax", "bincount"})),  # which may take a softmax or a sum, too
+    ("attention", frozenset({"softmax"})),
     ("recurrence", frozenset({"cumsum", "cumprod", "logcumsumexp", "lstm", "gru", "rnn_tanh", "rnn_relu"})),
 )
 """What torch calls the functions by which tokens are mixed, for modules whose names tell nothing."""
@@ -47,27 +55,41 @@ class Origin:
         moved: which tokens of the reached document move in its output, counted from the first of the document; empty
             where that cannot be told.
         operations: the functions of torch that it calls, where its names tell nothing.
+        within: the classes of the modules that it is part of.
     """
 
     module: str
     class_name: str
     moved: tuple[int, ...] = ()
     operations: frozenset[str] = frozenset()
+    within: tuple[str, ...] = ()
 
     @property
     def kind(self) -> MixingKind:
         """What mixes tokens there, as far as its names and its operations tell."""
-        name = self.class_name.lower()
-        kinds: list[MixingKind] = [kind for kind, words in _NAMES if any(word in name for word in words)]
-        if self.module and any(word in name for word in _ROUTERS):
+        kinds = _named(self.class_name)
+        if self.module and any(word in self.class_name.lower() for word in _ROUTERS):
             kinds.append("router")
         kinds.extend(kind for kind, names in _OPERATIONS if not names.isdisjoint(self.operations))
+        if not _PRODUCTS.isdisjoint(self.operations):  # of an attention that is made of several modules
+            kinds.extend(kind for name in self.within for kind in _named(name) if kind == "attention")
         if not kinds and "shift" in self.module.rpartition(".")[2]:
             return "token_shift"
         return kinds[0] if kinds else "mixing"
 
     def __str__(self) -> str:
         return f"{self.module or 'the model itself'} ({self.class_name})"
+
+
+def _named(class_name: str) -> list[MixingKind]:
+    return [kind for kind, words in _NAMES if any(word in class_name.lower() for word in words)]
+
+
+def chooses_experts(model: nn.Module) -> bool:
+    """Whether any part of a model, by its name or its class, sends tokens to experts."""
+    modules = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    names = (f"{path.rpartition('.')[2]} {type(part).__name__}".lower() for path, part in modules if path)
+    return any(word in name for name in names for word in _ROUTERS)
 
 
 @dataclass
@@ -102,7 +124,10 @@ def find_origin(
             break
     if origin.kind != "mixing":
         return origin
-    return replace(origin, operations=_operations(model.get_submodule(origin.module), before))
+    path = origin.module.split(".")[:-1]
+    around = [model, *(model.get_submodule(".".join(path[: end + 1])) for end in range(len(path)))]
+    operations = _operations(model.get_submodule(origin.module), before, sequence)
+    return replace(origin, operations=operations, within=tuple(type(one).__name__ for one in around))
 
 
 def _trace(model: nn.Module, run: Callable[[], object], target: Place, sequence: int) -> list[_Record]:
@@ -111,7 +136,7 @@ def _trace(model: nn.Module, run: Callable[[], object], target: Place, sequence:
     def record_as(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
             given = _at_document((*args, *kwargs.values()), target, sequence)
-            returned = _at_document(output, target, sequence)
+            returned = [part for part in _at_document(output, target, sequence) if part.is_floating_point()]
             records.append(_Record(name, type(module).__name__, given, returned))
 
         return hook
@@ -127,12 +152,12 @@ def _trace(model: nn.Module, run: Callable[[], object], target: Place, sequence:
 
 
 def _at_document(values: object, target: Place, sequence: int) -> list[Tensor]:
-    """Cut the floating tensors among `values` to one document: `[batch, sequence, ...]`, `[batch, channels, sequence,
-    ...]` and `[sequence, batch, ...]`."""
+    """Cut the tensors among `values` to one document: `[batch, sequence, ...]`, `[batch, channels, sequence, ...]` and
+    `[sequence, batch, ...]`."""
     if isinstance(values, (tuple, list)):
         inner = cast("Sequence[object]", values)
         return [part for value in inner for part in _at_document(value, target, sequence)]
-    if not isinstance(values, Tensor) or not values.is_floating_point():
+    if not isinstance(values, Tensor):
         return []
     axis = token_axis(values, sequence)
     rows = 0
@@ -169,10 +194,11 @@ def _moved(one: list[Tensor], other: list[Tensor]) -> tuple[int, ...]:
 class _Calls(TorchFunctionMode):
     """Collects the names of the functions of torch that are called while it is counting."""
 
-    def __init__(self) -> None:
+    def __init__(self, sequence: int) -> None:
         super().__init__()
         self.names: set[str] = set()
         self.depth = 0
+        self.sequence = sequence
 
     def __torch_function__(
         self,
@@ -183,14 +209,18 @@ class _Calls(TorchFunctionMode):
     ) -> object:
         """Call one function of torch."""
         del types
+        output = func(*args, **(kwargs or {}))
         if self.depth > 0:
-            self.names.add(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {}))
+            name: str = getattr(func, "__name__", "")
+            self.names.add(name)
+            if name in _PRODUCTS and isinstance(output, Tensor) and output.shape[-2:] == (self.sequence,) * 2:
+                self.names.add(_SCORES)
+        return output
 
 
-def _operations(module: nn.Module, run: Callable[[], object]) -> frozenset[str]:
+def _operations(module: nn.Module, run: Callable[[], object], sequence: int) -> frozenset[str]:
     """Name the functions of torch that `module` calls during `run`, those of its parts left out."""
-    calls = _Calls()
+    calls = _Calls(sequence)
 
     def count(by: int) -> Callable[..., None]:
         def hook(*_: object) -> None:

@@ -24,6 +24,7 @@ Kind = Literal[
     "recurrence",
     "token_shift",
     "router",
+    "auxiliary_loss",
     "mixing",
     "padding",
     "causality",
@@ -44,10 +45,10 @@ Kind = Literal[
 ]
 """What a verdict rests on.
 
-Leaks: through `attention`, `convolution`, `recurrence` or a `token_shift`; through the `router` of experts, or a loss
-over tokens; by `mixing` in a module that bears no such name; of `padding` alone; with `causality` lost inside
-documents too; because the bound kernel was never called (`kernel_not_called`), or the boundaries did not arrive where
-they were needed (`kwargs_dropped`).
+Leaks: through `attention`, `convolution`, `recurrence` or a `token_shift`; through the `router` of experts, or an
+`auxiliary_loss` over tokens of a model without one; by `mixing` in a module that bears no such name; of `padding`
+alone; with `causality` lost inside documents too; because the bound kernel was never called (`kernel_not_called`), or
+the boundaries did not arrive where they were needed (`kwargs_dropped`).
 Differences: tokens past the `window` see too much; documents that do not begin a row have the wrong `positions`;
 shorter documents change with the `length` of the longest; the `mask` given, or that of the kernel, hides other tokens
 of a document than the model's own; documents that attention ids join are not joined (`joining`); the gradient of a

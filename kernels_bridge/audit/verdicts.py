@@ -44,6 +44,7 @@ class Evidence:
         had_effect: whether the logits change when the boundaries are left out; None where that was not tried.
         causal: whether tokens inside a document see no later ones; None where that was not tried.
         mixes_within: whether tokens answer to earlier ones of their document; None where that was not tried.
+        chooses_experts: whether parts of the model send tokens to experts.
         noise: share of the logit scale up to which a movement may be rounding.
     """
 
@@ -53,6 +54,7 @@ class Evidence:
     had_effect: bool | None = None
     causal: bool | None = None
     mixes_within: bool | None = None
+    chooses_experts: bool = False
     noise: float = THRESHOLD
 
     @property
@@ -143,7 +145,8 @@ def _unseen(measurement: Measurement) -> Finding | None:
 
 def _leak(evidence: Evidence, path: Path) -> tuple[Kind | None, str]:
     if not evidence.mixes_documents and evidence.moved_scalars:
-        return "router", f"Padding counts in {', '.join(evidence.moved_scalars)}."
+        kind: Kind = "router" if evidence.chooses_experts else "auxiliary_loss"
+        return kind, f"Padding counts in {', '.join(evidence.moved_scalars)}."
     if not evidence.mixes_documents:
         return "padding", "Padding reaches documents, which do not reach one another."
     movement = evidence.movement

@@ -312,6 +312,74 @@ class Conv1dLayer(Mixer):
         return mixed
 
 
+class Blends(Convolution):
+    """Convolves under a name that says nothing of it."""
+
+
+class BlendsByFourier(Mixer):
+    """Convolves with all that was before, by a product of Fourier transforms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(32, WIDTH))
+
+    def mix(self, states: Tensor, ids: Tensor) -> Tensor:
+        del ids
+        places = 2 * states.shape[1]
+        product = torch.fft.rfft(states, places, dim=1) * torch.fft.rfft(self.filter, places, dim=0)
+        mixed: Tensor = torch.fft.irfft(product, places, dim=1)
+        return mixed[:, : states.shape[1]]
+
+
+class Multiplies(nn.Module):
+    """A product of two matrices, as quantised models wrap it."""
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        return one @ other
+
+
+class AttentionOfParts(Attention):
+    """Attends by modules that multiply."""
+
+    def __init__(self, mask: Mask = causal) -> None:
+        super().__init__(mask)
+        self.scores, self.mixes = Multiplies(), Multiplies()
+
+    def attend(self, states: Tensor, visible: Tensor, queries: Tensor | None = None) -> Tensor:
+        query, key, value = self.qkv(states).chunk(3, dim=-1)
+        query = query if queries is None else queries
+        hidden = ~(visible | torch.eye(visible.shape[-1], dtype=torch.bool))
+        scores = self.scores(query, key.transpose(1, 2)).masked_fill(hidden, -1e9)
+        mixed: Tensor = self.mixes(torch.relu(scores) + 0.1 * ~hidden, value)
+        return mixed
+
+
+class WeighsPairs(Attention):
+    """Attends without a softmax, under a name that says nothing of it."""
+
+    def attend(self, states: Tensor, visible: Tensor, queries: Tensor | None = None) -> Tensor:
+        query, key, value = self.qkv(states).chunk(3, dim=-1)
+        query = query if queries is None else queries
+        mixed: Tensor = torch.relu(torch.einsum("bqd,bkd->bqk", query, key)) * visible @ value
+        return mixed
+
+
+class EmbedsPairs(nn.Embedding):
+    """Embeds each token with the one before it, whosever it is."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as torch calls it
+        states = super().forward(input)
+        return states + functional.pad(states, (0, 0, 1, 0))[:, :-1]
+
+
+class PairsInEmbedding(Model):
+    """Mixes tokens as it embeds them."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.embed = EmbedsPairs(VOCABULARY, WIDTH)
+
+
 class Recurrence(Mixer):
     """A decaying state, which starts anew in each document unless told otherwise."""
 
@@ -471,8 +539,28 @@ class GatedLeak(Mixer):
         return mixed
 
 
+class SharesRoom(ExpertRouter):
+    """Does so under a name that says nothing of it."""
+
+
+class BalancesExperts(Model):
+    """Balances its experts by all tokens, those at padding too."""
+
+    def __init__(self) -> None:
+        super().__init__(Attention(), SharesRoom(capacity=False))
+
+    def forward(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        logits = super().forward(input_ids, _packed_seq_ids)
+        router = self.layers[1]
+        assert isinstance(router, SharesRoom)
+        shares = router.gate(self.embed(input_ids)).softmax(dim=-1).mean(dim=(0, 1))
+        return {"logits": logits, "balance": shares.square().sum()}
+
+
 class BalancesPadding(Model):
-    """A loss of its router counts padding."""
+    """A loss over its predictions counts padding."""
 
     def forward(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None

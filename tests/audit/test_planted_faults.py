@@ -135,6 +135,21 @@ FAULTS: dict[str, Fault] = {
     "a convolution not reset": Fault(
         lambda: Model(Attention(), planted.Conv1dLayer()), "convolution", where="layers.1.conv (Conv1d)"
     ),
+    "a convolution of another name between layers of attention": Fault(
+        lambda: Model(Attention(), planted.Blends(reset=False), Attention()), "convolution", where="layers.1 (Blends)"
+    ),
+    "a convolution by Fourier transforms": Fault(
+        lambda: Model(Attention(), planted.BlendsByFourier()), "convolution", where="layers.1 (BlendsByFourier)"
+    ),
+    "attention made of products": Fault(
+        lambda: Model(Attention(), planted.AttentionOfParts()), "attention", where="layers.1.scores (Multiplies)"
+    ),
+    "attention without a softmax": Fault(
+        lambda: Model(planted.WeighsPairs(causal)), "kwargs_dropped", mechanism="attention"
+    ),
+    "tokens shifted as they are embedded": Fault(
+        lambda: planted.PairsInEmbedding(Attention()), "token_shift", where="embed (EmbedsPairs)"
+    ),
     "a convolution reset one token late": Fault(lambda: Model(Convolution(late=1)), "convolution"),
     "a convolution reset, the state not": Fault(
         lambda: Model(ConvolvesAndRecurs(conv=True, state=False)), "recurrence", where="layers.0.state (Recurrence)"
@@ -152,11 +167,15 @@ FAULTS: dict[str, Fault] = {
     "statistics of the row": Fault(lambda: Model(Attention(), planted.RowStatistics()), "mixing", "backward"),
     "the mean of the row as a feature": Fault(lambda: planted.AddsRowFeature(Attention()), "mixing", "backward"),
     "room for experts shared by a row": Fault(lambda: Model(Attention(), planted.ExpertRouter()), "router"),
-    "padding in a loss of the router": Fault(lambda: planted.BalancesPadding(Attention()), "router"),
-    "a leak in a second prediction": Fault(
-        lambda: planted.PredictsTwice(Attention(), leaks="later"), "mixing", "first_token"
+    "room for experts shared by a module of another name": Fault(
+        lambda: Model(Attention(), planted.SharesRoom()), "router"
     ),
-    "a leak in a value": Fault(lambda: planted.PredictsTwice(Attention(), leaks="value"), "mixing", "first_token"),
+    "padding in a loss of the router": Fault(planted.BalancesExperts, "router"),
+    "padding in a loss": Fault(lambda: planted.BalancesPadding(Attention()), "auxiliary_loss"),
+    "a leak in a second prediction": Fault(
+        lambda: planted.PredictsTwice(Attention(), leaks="later"), "token_shift", "first_token"
+    ),
+    "a leak in a value": Fault(lambda: planted.PredictsTwice(Attention(), leaks="value"), "token_shift", "first_token"),
     "a document before in the gradient of a weight": Fault(
         lambda: Model(Attention(), planted.ScalesWithWrongGradient()),
         "weight_gradient",

@@ -316,6 +316,10 @@ class Blends(Convolution):
     """Convolves under a name that says nothing of it."""
 
 
+_RFFT = cast("Callable[[Tensor, int, int], Tensor]", torch.fft.rfft)  # pyright: ignore[reportUnknownMemberType]
+_IRFFT = cast("Callable[[Tensor, int, int], Tensor]", torch.fft.irfft)  # pyright: ignore[reportUnknownMemberType]
+
+
 class BlendsByFourier(Mixer):
     """Convolves with all that was before, by a product of Fourier transforms."""
 
@@ -326,9 +330,8 @@ class BlendsByFourier(Mixer):
     def mix(self, states: Tensor, ids: Tensor) -> Tensor:
         del ids
         places = 2 * states.shape[1]
-        product = torch.fft.rfft(states, places, dim=1) * torch.fft.rfft(self.filter, places, dim=0)
-        mixed: Tensor = torch.fft.irfft(product, places, dim=1)
-        return mixed[:, : states.shape[1]]
+        product = _RFFT(states, places, 1) * _RFFT(self.filter, places, 0)
+        return _IRFFT(product, places, 1)[:, : states.shape[1]]
 
 
 class Multiplies(nn.Module):

@@ -47,10 +47,21 @@ class Questions:
             return "positions", "Given positions that restart, every document answers as it does alone."
         if not self._gives(self._alone(self.path.given), answer):
             return ("length", self._scaled_by_length()) if self._gives(self._in_longer_rows, answer) else None
+        if self._first_tokens_differ(answer, alone):
+            return (
+                "positions",
+                "Documents differ from their first token on, which sees itself alone: they are counted otherwise.",
+            )
         if self._one_mask_for_windows and self._gives(self._alone(("position_ids", "mask_4d_per_layer")), alone):
             reaches = ", ".join(str(window) for window in self.windows.values() if window is not None)
             return "window", f"One mask for layers of every kind: a window of {reaches} is not kept."
         return "mask", "Alone, documents answer so if given in this way: tokens see others than by the model's mask."
+
+    def _first_tokens_differ(self, answer: Answer, alone: Answer) -> bool:
+        """Whether the first token of every document answers otherwise, although no causal mask could make it."""
+        pairs = zip(answer.logits, alone.logits, strict=True)
+        distances = [float((one[0] - other[0]).detach().abs().max()) for one, other in pairs if len(other)]
+        return not self.packed.bidirectional and min(distances) > self.noise
 
     @property
     def _one_mask_for_windows(self) -> bool:

@@ -179,8 +179,10 @@ def _difference(evidence: Evidence, places: Sequence[Place]) -> tuple[Kind, str]
     first = min(document.index(True) for _, document in compared if any(document))
     if first > 1 and all(all(document[first:]) for _, document in compared):
         return "window", f"Tokens from place {first} of their document on differ: a window of {first} is not kept."
-    in_part = [document for document in others if any(document) and not document[0]]
-    if not any(starts_row) and len(in_part) > 1 and not any(document[0] for document in others):
+    in_part = [document.index(True) for document in others if any(document) and not document[0]]
+    could_show = any(place.start == 0 and len(document) > min(in_part, default=0) for place, document in compared)
+    all_right = could_show and not any(starts_row)
+    if all_right and len(in_part) > 1 and not any(document[0] for document in others):
         return "window", "Documents that begin a row are right, others only in part: a window is counted from the row."
     wrong = [place.length for place, document in compared if any(document)]
     right = [place.length for place, document in compared if not any(document)]

@@ -176,6 +176,13 @@ def all_seen_if_packed(ids: Tensor) -> Tensor:
     return ~causal(ids) | same(ids) if int(ids.max()) != int(ids.min()) else causal(ids)
 
 
+def first_hidden_if_packed(ids: Tensor) -> Tensor:
+    """Later tokens of a document do not see its first one."""
+    if int(ids.max()) == int(ids.min()):
+        return causal(ids)
+    return block_causal(ids) & (positions_of(ids) > 0)[:, None, :]
+
+
 def padding_seen(ids: Tensor) -> Tensor:
     return block_causal(ids) | (ids == 0)[:, None, :]
 
@@ -579,6 +586,24 @@ class TakesWholeBlocks(Model):
         if input_ids.shape[1] % 64:
             raise ValueError(f"rows must have a multiple of 64 places, not {input_ids.shape[1]}")
         return super().forward(input_ids, _packed_seq_ids)
+
+
+class CountsOtherwiseWhenPacked(Model):
+    """Counts positions from `first` where it is given ids, and from 0 where it is not."""
+
+    def __init__(self, *layers: nn.Module, first: int) -> None:
+        super().__init__(*layers)
+        self.table, self.first = nn.Embedding(1024, WIDTH), first
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+        self.begin = 0 if _packed_seq_ids is None else self.first
+        return super().forward(input_ids, _packed_seq_ids)
+
+    def states(self, input_ids: Tensor, ids: Tensor) -> Tensor:
+        states: Tensor = self.embed(input_ids) + self.table(positions_of(ids) + self.begin)
+        for layer in self.layers:
+            states = layer(states, ids)
+        return states
 
 
 class NeedsLabels(Model):

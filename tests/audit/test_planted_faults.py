@@ -191,6 +191,12 @@ FAULTS: dict[str, Fault] = {
     "positions that restart at one": Fault(
         lambda: Model(LearnedPositions(off=1), Attention()), "positions", verdict="differs"
     ),
+    "positions that begin elsewhere when packed": Fault(
+        lambda: planted.CountsOtherwiseWhenPacked(Attention(), first=2), "positions", verdict="differs"
+    ),
+    "a first token that is hidden when packed": Fault(
+        attention(planted.first_hidden_if_packed), "unexplained", verdict="differs"
+    ),
     "boundaries lost past a window": Fault(lambda: Model(planted.WindowLost(500)), "attention", trial="long"),
     "joined documents kept apart": Fault(
         lambda: planted.ReadsStructure(Attention()), "joining", trial="xdoc", verdict="differs"
@@ -396,6 +402,7 @@ CLEAN: dict[str, Callable[[], nn.Module]] = {
     "a bidirectional prefix": lambda: Model(Attention(bidirectional_prefix)),
     "an encoder": lambda: Model(Attention(same)),
     "masks kept by ids in training": lambda: Model(planted.CachesInTraining(by_ids=True)),
+    "positions of its own": lambda: planted.CountsOtherwiseWhenPacked(Attention(), first=0),
     "dropout": lambda: Model(Attention(), DropsOut()),
     "rows of whole blocks": lambda: planted.TakesWholeBlocks(Attention()),
     "no padding": lambda: WithoutPadding(Attention()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from typing import Final, Literal, cast
 
@@ -14,6 +16,8 @@ from neatpack.kernels_bridge.audit.run import audit_models
 from neatpack.kernels_bridge.audit.targets import Builder, ModelType
 from neatpack.kernels_bridge.audit.tiny_models import redraw_weights, tiny_config, tiny_model_class
 from neatpack.kernels_bridge.audit.tiny_sizes import WINDOW
+from tests.audit import with_stand_ins
+from tests.environments import ACTIVE, REPOSITORY, run
 
 Known = Literal["ok", "differs", "leak", "raises"]
 Row = tuple[Known, Known, Known, Known, Known]
@@ -78,7 +82,29 @@ EXPLAINED: Final[dict[tuple[str, PathName], tuple[Verdict, str]]] = {
 }
 """Where the audit finds something else, what it finds, and why."""
 
+WITH_KERNELS: Final[dict[str, tuple[Known, Known | None]]] = {
+    # Convolutions and state spaces take seq_idx.
+    **dict.fromkeys(
+        ["bamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid", "lfm2", "lfm2_moe"], ("ok", None)
+    ),
+    # Delta rules take their offsets from the varlen arguments, and no second time.
+    "qwen3_next": ("ok", "raises"),
+    **dict.fromkeys(["qwen3_5", "olmo_hybrid"], ("ok", None)),
+    # They read cu_seqlens alone.
+    **dict.fromkeys(["kimi_linear", "bailing_hybrid"], ("leak", "ok")),
+    # Boundaries reach no kernel, only the convolution, or nothing that would reset.
+    **dict.fromkeys(["mamba2", "mamba", "falcon_mamba", "jamba", "zamba", "lfm3"], ("leak", None)),
+    **dict.fromkeys(["recurrent_gemma", "minimax", "rwkv", "xlstm", "zaya"], ("leak", None)),
+    **dict.fromkeys(["inkling_text", "inkling2_text"], ("leak", None)),
+    **dict.fromkeys(["llama", "mixtral", "gpt_oss", "opt"], ("ok", None)),
+}
+"""What was found by others where kernels of recurrent layers are stood in for: given seq_idx, and cu_seqlens as well;
+None where nobody looked."""
+
 SAMPLE: Final = frozenset({"qwen2", "mixtral", "gpt_oss", "nemotron", "gptj", "mpt", "zamba2", "qwen3_next", "rwkv"})
+
+
+WITH_KERNELS_SAMPLE: Final = ("bamba", "qwen3_next", "kimi_linear", "mamba2", "lfm3")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +119,41 @@ def test_the_audit_finds_what_was_found(texts: list[bytes], name: str) -> None:
         for path, known in zip(PATHS, ROWS[name], strict=True)
     }
     assert {path: verdict for path, verdict in found.items() if verdict not in expected[path]} == {}
+
+
+def _with_stand_ins(*arguments: str) -> dict[str, dict[str, str]]:
+    """Audit in a process in which the kernels seem to be installed: verdicts by family and path."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.audit.with_stand_ins", *arguments]
+    found: dict[str, dict[str, str]] = json.loads(run(*command, cwd=REPOSITORY, env=ACTIVE).stdout.splitlines()[-1])
+    return found
+
+
+def _check_with_kernels(found: dict[str, dict[str, str]]) -> None:
+    for name, verdicts in found.items():
+        for path, known in zip(with_stand_ins.PATHS, WITH_KERNELS[name], strict=True):
+            if known is not None:
+                expected = {EXPLAINED[name, path][0]} if (name, path) in EXPLAINED else MEANS[known]
+                assert verdicts[path] in expected, (name, path)
+
+
+@pytest.mark.slow
+def test_the_audit_finds_what_was_found_with_kernels_of_recurrent_layers() -> None:
+    found = _with_stand_ins(*WITH_KERNELS_SAMPLE)
+    assert set(found) == set(WITH_KERNELS_SAMPLE)
+    _check_with_kernels(found)
+
+
+@pytest.mark.sweep
+def test_the_audit_finds_what_was_found_with_kernels_in_every_family() -> None:
+    found = _with_stand_ins(*WITH_KERNELS)
+    assert set(found) == set(WITH_KERNELS)
+    _check_with_kernels(found)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_does_not_heed_its_boundaries_is_found() -> None:
+    (found,) = _with_stand_ins("--deaf", "lfm2").values()
+    assert set(found.values()) == {"leak"}
 
 
 def _variant(name: str, **fields: object) -> Callable[[], nn.Module]:
@@ -162,6 +223,8 @@ def test_offsets_without_positions_are_wrong_where_places_count(texts: list[byte
 def test_a_leak_is_never_explained_away() -> None:
     for (name, path), (verdict, why) in EXPLAINED.items():
         known = ROWS[name][PATHS.index(path)]
+        with_kernels, _ = WITH_KERNELS.get(name, (known, None))
+        assert {with_kernels, verdict} != {"leak", "clean"}, name
         assert {known, verdict} != {"leak", "clean"}, name
         assert verdict not in MEANS[known], name
         assert why

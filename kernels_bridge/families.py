@@ -114,7 +114,7 @@ KIND_TEXTS: Final[Mapping[str, str]] = {
     "leak: mixing": "a layer mixes documents",
     "leak: padding": "padding reaches documents",
     "differs: window": "its window is lost",
-    "differs: positions": "positions do not restart",
+    "differs: positions": "documents have other positions than alone",
     "differs: length": "the longest row changes the others",
     "differs: causality": "tokens see later tokens",
     "differs: mask": "tokens see others than by the model's own mask",

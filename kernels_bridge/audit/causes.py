@@ -18,6 +18,12 @@ from neatpack.kernels_bridge.rope import coupled_rope
 ONE_MASK: Final[frozenset[Given]] = frozenset({"mask_4d_float", "mask_4d_bool"})
 """What gives layers of every kind the same mask."""
 
+FROM_THE_FIRST: Final = (
+    "Alone, documents answer so if given in this way, from their first token on, which sees itself under any mask: it "
+    "may be counted otherwise, or embedded."
+)
+"""What is said where all that is given together accounts for a difference that a mask alone cannot make."""
+
 
 @dataclass(frozen=True)
 class Questions:
@@ -48,10 +54,7 @@ class Questions:
         if not self._gives(self._alone(self.path.given), answer):
             return ("length", self._scaled_by_length()) if self._gives(self._in_longer_rows, answer) else None
         if self._first_tokens_differ(answer, alone):
-            return (
-                "positions",
-                "Documents differ from their first token on, which sees itself alone: they are counted otherwise.",
-            )
+            return "unexplained", FROM_THE_FIRST
         if self._one_mask_for_windows and self._gives(self._alone(("position_ids", "mask_4d_per_layer")), alone):
             reaches = ", ".join(str(window) for window in self.windows.values() if window is not None)
             return "window", f"One mask for layers of every kind: a window of {reaches} is not kept."

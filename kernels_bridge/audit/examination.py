@@ -65,17 +65,19 @@ class Examination:
             evidence = replace(evidence, chooses_experts=chooses_experts(subject.model))
         if (evidence.leaks or evidence.differs) and self.causal:
             evidence = replace(evidence, causal=computation.causal())
-        finding = self._explained(judge(evidence, path, self.packed.places), path, subject, computation)
+        finding = self._explained(judge(evidence, path, self.packed.places), evidence, path, subject, computation)
         report = _with_numbers(PathReport(finding.verdict, finding.kind, finding.message), evidence)
         mixes = finding.verdict == "leak" and evidence.mixes_documents
         return self._located(report, evidence, subject, ask, computation) if mixes else report
 
-    def _explained(self, finding: Finding, path: Path, subject: Subject, computation: Computation) -> Finding:
+    def _explained(
+        self, finding: Finding, evidence: Evidence, path: Path, subject: Subject, computation: Computation
+    ) -> Finding:
         """Add to a difference the cause that another question proves, if any does."""
         alone = self.computations.alone
         if finding.verdict != "differs" or finding.kind == "causality" or alone is None or path.apart:
             return finding
-        noise = self.noise * computation.measurement.scale
+        noise = evidence.least * computation.measurement.scale
         asked = Subject(subject.model, subject.hooked, subject.by_name, output=subject.output)
         questions = Questions(path, asked, self.packed, layer_windows(subject.model), noise)
         kind, message = questions.cause(computation.answer, alone) or (finding.kind, finding.message)
@@ -88,10 +90,10 @@ class Examination:
     ) -> PathReport:
         """Add between which documents a leak is, where in the model they begin to mix, and how they do."""
         movement = evidence.movement
-        pairs = pairs_of(movement.matrix, self.noise) or [(movement.source, movement.target)]
+        pairs = pairs_of(movement.matrix, evidence.least) or [(movement.source, movement.target)]
         pair = telling_pair(pairs, self.packed.places)
         origin = computation.origin(ask, subject.model, pair)
-        crossing = computation.crossing(ask, pair, self.noise)
+        crossing = computation.crossing(ask, pair, evidence.least)
         pattern = pattern_of(pairs, self.packed.places, crossing)
         mechanism: Kind = origin.kind
         there = replace(crossing, moved=origin.moved or crossing.moved)

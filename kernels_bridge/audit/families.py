@@ -45,10 +45,13 @@ class Through(nn.Module):
         if self.is_bound:
             bind(self.model, _CONSUMERS[way], "eager", PackingCapabilities("document_ids"))
 
-    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
-        """Give logits: of the packed documents with ids, and of documents alone without."""
+    def forward(
+        self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Give logits: of the packed documents with ids, and of documents alone without, at `position_ids` if given."""
         if _packed_seq_ids is None:
-            return self._logits(input_ids=input_ids)
+            given = {} if position_ids is None else {"position_ids": position_ids}
+            return self._logits(input_ids=input_ids, **given)
         if self.is_bound:
             return self._logits(input_ids=input_ids, _packed_seq_ids=_packed_seq_ids)
         rows = document_rows(_packed_seq_ids)

@@ -18,6 +18,10 @@ ROUNDING: Final = 2e-6
 """Share of their scale up to which logits or gradients may differ by rounding: a fifth of what counts as a movement."""
 
 
+_LAST_PLACES: Final = 4
+"""Units in the last place by which the last sums of a model may round: the logits' own, and what is added there."""
+
+
 class Ask(Protocol):
     """Give the documents to a model in the way of one path."""
 
@@ -65,6 +69,8 @@ class Measurement:
             units.
         finite_padding: whether the logits at padding are finite.
         scalars: by name, how far losses and statistics move when padding is changed, as a share of themselves.
+        rounding: how far rounding alone may move logits of that size, in scales: much, where they vary little around
+            a great number.
     """
 
     scale: float
@@ -75,6 +81,7 @@ class Measurement:
     padding: float
     finite_padding: bool = True
     scalars: Mapping[str, float] = field(default_factory=dict[str, float])
+    rounding: float = 0.0
 
     @property
     def difference(self) -> float:
@@ -114,6 +121,7 @@ def measure(ask: Ask, answer: Answer, packed: PackedDocuments, alone: Answer | N
         padding=_worst([*by_padding, by_padding_embeddings]),
         finite_padding=answer.finite_padding,
         scalars={} if without_padding is None else _scalars_moved(answer.scalars, without_padding.scalars),
+        rounding=_rounding(by_themselves, unit),
     )
 
 
@@ -122,9 +130,21 @@ def variation(logits: Sequence[Tensor]) -> float:
 
     Logits that are the same at every token, however great, are left out: a vocabulary may be filled up with such.
     """
-    tokens = torch.cat([part.detach() for part in logits])
-    moving = tokens[:, (tokens != tokens[:1]).any(dim=0)]
+    moving = _moving(logits)
     return float((moving - moving.mean(dim=0)).abs().max()) if moving.numel() else 0.0
+
+
+def _moving(logits: Sequence[Tensor]) -> Tensor:
+    """Those that are not the same at every token, `[tokens, values]`."""
+    tokens = torch.cat([part.detach() for part in logits])
+    return tokens[:, (tokens != tokens[:1]).any(dim=0)]
+
+
+def _rounding(logits: Sequence[Tensor], unit: float) -> float:
+    """A few units in the last place of the greatest logit that moves, in scales."""
+    moving = _moving(logits)
+    greatest = float(moving.abs().max()) if moving.numel() else 0.0
+    return _LAST_PLACES * torch.finfo(moving.dtype).eps * greatest / unit
 
 
 def sees_later_tokens(answer: Answer, packed: PackedDocuments) -> bool | None:

@@ -58,9 +58,15 @@ class Evidence:
     noise: float = THRESHOLD
 
     @property
+    def least(self) -> float:
+        """Share of the logit scale from which on logits have moved: where they vary little around a great number, their
+        last place says nothing."""
+        return max(self.noise, self.measurement.rounding)
+
+    @property
     def leaks(self) -> bool:
         """Whether one document reaches another, or padding a document or a loss."""
-        padding = self.measurement.padding > self.noise or bool(self.moved_scalars)
+        padding = self.measurement.padding > self.least or bool(self.moved_scalars)
         return self.measurement.finite and (self.mixes_documents or padding)
 
     @property
@@ -75,19 +81,19 @@ class Evidence:
         # Where movements below a coarse noise say nothing, whether a gradient is exactly 0 decides.
         least = 0.0 if self.noise > THRESHOLD else THRESHOLD
         by_gradient = gradient is not None and gradient.cross > least
-        return by_gradient or self.measurement.perturbation.cross > self.noise
+        return by_gradient or self.measurement.perturbation.cross > self.least
 
     @property
     def movement(self) -> Movement:
         """The test that shows the leak."""
         gradient = self.measurement.gradient
-        by_gradient = gradient is not None and self.measurement.perturbation.cross <= self.noise
+        by_gradient = gradient is not None and self.measurement.perturbation.cross <= self.least
         return gradient if gradient is not None and by_gradient else self.measurement.perturbation
 
     @property
     def differs(self) -> bool:
         """Whether documents answer otherwise than alone."""
-        return self.measurement.difference > self.noise
+        return self.measurement.difference > self.least
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ def _unseen(measurement: Measurement) -> Finding | None:
         return Finding("inconclusive", "not_finite", "Logits or gradients are not finite numbers.")
     if not math.isfinite(measurement.padding):
         return Finding("inconclusive", "not_finite", "Logits or gradients by padding are not finite numbers.")
-    if measurement.scale == 0 or perturbation.own <= THRESHOLD:
+    if measurement.scale == 0 or perturbation.own <= max(THRESHOLD, measurement.rounding):
         return Finding("inconclusive", "constant", "A document's own logits do not move when its tokens change.")
     if gradient is None:
         return Finding("inconclusive", "gradient_unseen", "No differentiable token embedding was found.")
@@ -168,7 +174,7 @@ def _leak(evidence: Evidence, path: Path) -> tuple[Kind | None, str]:
 def _difference(evidence: Evidence, places: Sequence[Place]) -> tuple[Kind, str]:
     """Name the cause of a difference without a leak by which tokens it is that differ."""
     compared = [
-        (place, [value > evidence.noise for value in document])
+        (place, [value > evidence.least for value in document])
         for place, document in zip(places, evidence.measurement.differences, strict=True)
         if document
     ]

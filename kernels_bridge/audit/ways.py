@@ -103,7 +103,9 @@ class Way:
         report = unless_it_varies(report, subject, ask, self.noise, seeds=compares and report.verdict == "differs")
         alone = examination.computations.alone
         if alone is not None and self.noise <= THRESHOLD:
-            report = unless_weights_differ(report, self.model, computation.answer, alone)
+            report = unless_weights_differ(
+                report, self.model, computation.answer, alone, computation.measurement.rounding
+            )
         if not self.traces_layers or report.from_document is None:
             return report
         return layer_reports(report, self.model, ask, packed)

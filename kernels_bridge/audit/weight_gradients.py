@@ -20,7 +20,9 @@ LEAST: Final = 1e-2
 """Share of the greatest gradient below which that of a weight counts as this: it may be nothing but rounding."""
 
 
-def unless_weights_differ(report: PathReport, model: nn.Module, answer: Answer, alone: Answer) -> PathReport:
+def unless_weights_differ(
+    report: PathReport, model: nn.Module, answer: Answer, alone: Answer, rounding: float
+) -> PathReport:
     """Take back that a model is clean where a gradient of its weights is another than that of the documents alone.
 
     Args:
@@ -28,12 +30,13 @@ def unless_weights_differ(report: PathReport, model: nn.Module, answer: Answer, 
         model: the model.
         answer: what it answers to packed documents, with its graph.
         alone: what it answers to each alone, with their graphs.
+        rounding: how far rounding may move its logits, as a share of their scale.
     """
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if report.verdict != "clean" or not (weights and is_watched(answer) and is_watched(alone)):
         return report
     name, share = _worst_weight(weights, answer, alone)
-    if share <= NOISE:
+    if share <= max(NOISE, rounding):
         return report
     message = f"The gradient of {name} by a packed batch is not the sum of those by each document alone."
     return replace(report, verdict="differs", kind="weight_gradient", message=message, where=name)

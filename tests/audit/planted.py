@@ -553,6 +553,18 @@ class SharesRoom(ExpertRouter):
     """Does so under a name that says nothing of it."""
 
 
+class LeaksALittle(Mixer):
+    """A state that is not reset, by so little that no logit around a great number shows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = Recurrence(reset=False)
+
+    def mix(self, states: Tensor, ids: Tensor) -> Tensor:
+        mixed: Tensor = self.state(states, ids) / 1000
+        return mixed
+
+
 class BalancesExperts(Model):
     """Balances its experts by all tokens, those at padding too."""
 
@@ -604,6 +616,32 @@ class CountsOtherwiseWhenPacked(Model):
         for layer in self.layers:
             states = layer(states, ids)
         return states
+
+
+class Sharp(Model):
+    """Its logits vary little around a great number, which is one of the terms that they are summed up of."""
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+        ids = torch.ones_like(input_ids) if _packed_seq_ids is None else _packed_seq_ids
+        states = torch.tanh(self.states(input_ids, ids)) / 1000
+        terms = torch.cat([states, torch.full_like(states[..., :1], 100.0)], dim=-1)
+        weights = torch.cat([self.head.weight, torch.ones(VOCABULARY, 1)], dim=1)
+        return terms @ weights.T
+
+
+class SharpThroughout(Model):
+    """Its states vary little around a great number, too."""
+
+    def states(self, input_ids: Tensor, ids: Tensor) -> Tensor:
+        states: Tensor = torch.tanh(self.embed(input_ids)) / 1000 + 100
+        for layer in self.layers:
+            states = layer(states, ids)
+        return states
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor | None = None) -> Tensor:
+        ids = torch.ones_like(input_ids) if _packed_seq_ids is None else _packed_seq_ids
+        logits: Tensor = self.head(self.states(input_ids, ids))
+        return logits
 
 
 class NeedsLabels(Model):

@@ -192,10 +192,19 @@ FAULTS: dict[str, Fault] = {
         lambda: Model(LearnedPositions(off=1), Attention()), "positions", verdict="differs"
     ),
     "positions that begin elsewhere when packed": Fault(
-        lambda: planted.CountsOtherwiseWhenPacked(Attention(), first=2), "positions", verdict="differs"
+        lambda: planted.CountsOtherwiseWhenPacked(Attention(), first=2), "unexplained", verdict="differs"
     ),
     "a first token that is hidden when packed": Fault(
         attention(planted.first_hidden_if_packed), "unexplained", verdict="differs"
+    ),
+    "a boundary one token late in logits around a great number": Fault(
+        lambda: planted.Sharp(Attention(planted.shifted_ids(1))), "attention", "first_token"
+    ),
+    "a weak leak in logits around a great number": Fault(
+        lambda: planted.Sharp(Attention(), planted.LeaksALittle()), "recurrence"
+    ),
+    "positions that do not restart in logits around a great number": Fault(
+        lambda: planted.Sharp(LearnedPositions(restart=False), Attention()), "positions", verdict="differs"
     ),
     "boundaries lost past a window": Fault(lambda: Model(planted.WindowLost(500)), "attention", trial="long"),
     "joined documents kept apart": Fault(
@@ -403,6 +412,8 @@ CLEAN: dict[str, Callable[[], nn.Module]] = {
     "an encoder": lambda: Model(Attention(same)),
     "masks kept by ids in training": lambda: Model(planted.CachesInTraining(by_ids=True)),
     "positions of its own": lambda: planted.CountsOtherwiseWhenPacked(Attention(), first=0),
+    "logits around a great number": lambda: planted.Sharp(Attention(), Attention(window=3)),
+    "states around a great number": lambda: planted.SharpThroughout(Attention(), Attention(window=3)),
     "dropout": lambda: Model(Attention(), DropsOut()),
     "rows of whole blocks": lambda: planted.TakesWholeBlocks(Attention()),
     "no padding": lambda: WithoutPadding(Attention()),

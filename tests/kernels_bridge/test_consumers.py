@@ -234,7 +234,7 @@ def test_packed_rows_take_no_cache() -> None:
         ("lfm2", "'conv'"),
         ("qwen3_next", "'linear_attention'"),
         ("llama4_text", "chunks"),
-        ("bart", "positions do not restart"),
+        ("bart", "documents have other positions than alone"),
     ],
 )
 def test_families_that_need_more_are_rejected(name: str, reason: str) -> None:

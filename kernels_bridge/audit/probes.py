@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -12,10 +13,13 @@ import torch
 from torch import Tensor
 
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
-from neatpack.kernels_bridge.audit.subject import Answer
+from neatpack.kernels_bridge.audit.subject import ANYTHING, Answer
 
 ROUNDING: Final = 2e-6
 """Share of their scale up to which logits or gradients may differ by rounding: a fifth of what counts as a movement."""
+
+SMALL: Final = 1 << 22
+"""Logits up to which the gradients of several documents are derived in one pass, with as many times the memory."""
 
 
 _LAST_PLACES: Final = 4
@@ -223,21 +227,24 @@ def _gradient(answer: Answer, padding: Tensor) -> tuple[Movement | None, float]:
     if not is_watched(answer):
         return None, 0.0
     generator = torch.Generator().manual_seed(0)
-    parts = [logits * torch.randn(logits.shape, generator=generator).to(logits) for logits in answer.logits]
+    parts = [(logits * torch.randn(logits.shape, generator=generator).to(logits)).sum() for logits in answer.logits]
     by_padding = 0.0
 
-    def effects_on(targets: Group) -> list[float]:
+    def effects_on(*groups: Group) -> dict[Group, list[float]]:
         nonlocal by_padding
-        gradients = _gradients(answer, torch.stack([parts[target].sum() for target in targets]).sum())
-        if gradients[0][0].shape[:2] == padding.shape:
-            by_padding = _worst([by_padding, _greatest(gradient[padding] for gradient in gradients[0])])
-        return _by_document(answer, gradients)
+        effects: dict[Group, list[float]] = {}
+        values = [torch.stack([parts[target] for target in targets]).sum() for targets in groups]
+        for group, gradients in zip(groups, _gradients_of_each(answer, values), strict=True):
+            if gradients[0][0].shape[:2] == padding.shape:
+                by_padding = _worst([by_padding, _greatest(gradient[padding] for gradient in gradients[0])])
+            effects[group] = _by_document(answer, gradients)
+        return effects
 
-    effects = {group: effects_on(group) for group in _groups(len(parts))}
+    effects = effects_on(*_groups(len(parts)))
     unit = max(effect[index] for group, effect in effects.items() for index in group) or 1.0
     found = _Effects({group: [value / unit for value in effect] for group, effect in effects.items()})
     cross, targets, source = found.worst
-    target = _narrowed(targets, lambda part: effects_on(part)[source]) if cross > 0 else 0
+    target = _narrowed(targets, lambda part: effects_on(part)[part][source]) if cross > 0 else 0
     by_source = zip(*found.by_group.values(), strict=True) if found.one_by_one else ()
     matrix: dict[Group, Sequence[float]] = {(index,): effect for index, effect in enumerate(by_source)}
     return found.movement(source, target, matrix), by_padding / unit
@@ -338,6 +345,26 @@ def projected_gradients(answer: Answer) -> list[Tensor]:
 def is_watched(answer: Answer) -> bool:
     """Whether there are embeddings, and the logits are differentiable to anything."""
     return all(answer.embeddings) and all(logits.requires_grad for logits in answer.logits)
+
+
+def _gradients_of_each(answer: Answer, values: Sequence[Tensor]) -> list[list[list[Tensor]]]:
+    """Derive each of several values as `_gradients` does: of a small answer in one pass, if it can be derived so."""
+    if len(answer.embeddings) == 1 and sum(logits.numel() for logits in answer.logits) <= SMALL:
+        leaves = answer.embeddings[0]
+        with suppress(*ANYTHING):  # an operation of the model's own may derive one value alone
+            found = torch.autograd.grad(
+                torch.stack(list(values)),
+                leaves,
+                torch.eye(len(values)).to(values[0]),
+                retain_graph=True,
+                materialize_grads=True,
+                allow_unused=True,
+                is_grads_batched=True,
+            )
+            # By a leaf that nothing depends on, zeros come once for all values.
+            by_leaf = [one.expand(len(values), *leaf.shape) for one, leaf in zip(found, leaves, strict=True)]
+            return [[[gradient[index] for gradient in by_leaf]] for index in range(len(values))]
+    return [_gradients(answer, value) for value in values]
 
 
 def _gradients(answer: Answer, value: Tensor) -> list[list[Tensor]]:

@@ -42,7 +42,8 @@ Progress = Callable[[str], None]
 DECLINES: Final = ("packed sequences apart",)
 """What Transformers' own errors say where it declines for a reason of packing."""
 
-_ATTENTIONS: Final[tuple[Attention, ...]] = ("eager", "kernel", "sdpa", "built")
+_OTHER_ATTENTIONS: Final[tuple[Attention, ...]] = ("kernel", "sdpa", "built")
+"""Those beside eager attention, with which documents are asked alone."""
 
 
 def audit_models(
@@ -109,13 +110,16 @@ def _audit_model(
             examination, declined = _begun(subject, packed, target.custom)
             audit = _Audit(target, examination, progress, paths, layers)
             class_name = type(variant.model).__name__
-        reports = audit.run()
+            reports: dict[str, PathReport] = dict(audit.on_paths("eager", variant))
+        for attention in _OTHER_ATTENTIONS:
+            reports.update(audit.with_attention(attention))
     except ANYTHING as error:
         return ModelReport(target.name, None, Configured(), {}, _describe(error), time.perf_counter() - started)
     seconds = time.perf_counter() - started
     if declined is not None and all(path.verdict in ("error", "refused") for path in reports.values()):
         return ModelReport(target.name, None, Configured(), {}, _describe(declined), seconds, GIVE_A_BATCH)
-    return ModelReport(target.name, class_name, audit.choice, with_remedies(reports), None, seconds)
+    in_order: dict[str, PathReport] = {name: reports[name] for name in PATH_NAMES if name in reports}
+    return ModelReport(target.name, class_name, audit.choice, with_remedies(in_order), None, seconds)
 
 
 def _begun(subject: Subject, packed: PackedDocuments, custom: bool) -> tuple[Examination, BaseException | None]:
@@ -156,26 +160,27 @@ class _Audit:
         """The documents."""
         return self.examination.packed
 
-    def run(self) -> dict[str, PathReport]:
-        """Try the paths, and report in the order of `PATHS`."""
-        reports: dict[str, PathReport] = {}
-        for attention in _ATTENTIONS:
-            reports.update(self._paths_with(attention))
-        return {name: reports[name] for name in PATH_NAMES if name in reports}
-
-    def _paths_with(self, attention: Attention) -> Iterator[tuple[str, PathReport]]:
-        paths = [path for path in PATHS if path.attention == attention and self._is_tried(path)]
+    def with_attention(self, attention: Attention) -> Iterator[tuple[PathName, PathReport]]:
+        """Build the model with an attention, and try the paths of this."""
+        paths = self._paths(attention)
         if not paths:
             return
         try:
             with self.target.variant(attention) as variant:
-                without = self._without(variant.model)
-                for path in paths:
-                    self.progress(path.name)
-                    yield path.name, self._report(path, variant, without)
+                yield from self.on_paths(attention, variant)
         except ANYTHING as error:
             for path in paths:
                 yield path.name, _failed(error)
+
+    def on_paths(self, attention: Attention, variant: Variant) -> Iterator[tuple[PathName, PathReport]]:
+        """Try the paths of one attention on a model that was built with it."""
+        without = self._without(variant.model)
+        for path in self._paths(attention):
+            self.progress(path.name)
+            yield path.name, self._report(path, variant, without)
+
+    def _paths(self, attention: Attention) -> list[Path]:
+        return [path for path in PATHS if path.attention == attention and self._is_tried(path)]
 
     def _is_tried(self, path: Path) -> bool:
         return path.name in self.chosen and (path.of_encoders or not self.packed.bidirectional)

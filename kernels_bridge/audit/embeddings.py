@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, cast
+from typing import ClassVar, Final, cast
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from typing_extensions import Self
 
 _FILLS: Final = frozenset({"masked_fill", "masked_fill_"})
 _MOVES: Final = _FILLS | {
@@ -28,11 +28,12 @@ _MOVES: Final = _FILLS | {
 """Functions whose entries are some of those that went in, at other places, or fill."""
 
 
-class EmbeddingWatch(TorchFunctionMode):
+class EmbeddingWatch:
     """Within, a leaf of zeros is added to all that is looked up by token ids, so that gradients can be taken by it.
 
-    Lookups are known by what goes in: the tokens, or integers made from them. Values stay, and no graph is cut. Tokens
-    may be looked up in other rows than they came in: which place each came from is followed.
+    Lookups are known by what goes in: the tokens, or integers made from them. Within, these are of a class to which
+    torch hands every function that reads them, and no other function. Values stay, and no graph is cut. Tokens may be
+    looked up in other rows than they came in: which place each came from is followed.
 
     Attributes:
         leaves: one per lookup, floating `[batch, sequence, ...]`.
@@ -47,31 +48,35 @@ class EmbeddingWatch(TorchFunctionMode):
                  [0., 0., 5.]]])
     """
 
+    active: ClassVar[EmbeddingWatch | None] = None
+    """The watch that is entered."""
+
     def __init__(self, tokens: Tensor) -> None:
-        super().__init__()
         self.leaves: list[Tensor] = []
+        self._tokens = tokens
         self._shape = tuple(tokens.shape)
-        self._derived = {id(tokens): tokens}
+        self._watched: list[Tensor] = []
         places = torch.arange(1, tokens.numel() + 1, device=tokens.device).view(tokens.shape)
         self._places = {id(tokens): places}  # from 1, so that what fills is no place
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Iterable[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        """Call one function of torch, and look at what came out."""
-        del types
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        # Every function of a forward comes by here, and nearly none reads tokens.
-        if not isinstance(output, Tensor) or not (self._reads_tokens(args) or self._reads_tokens(kwargs.values())):
-            return output
+    def __enter__(self) -> Self:
+        EmbeddingWatch.active = self
+        self._watch(self._tokens)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        EmbeddingWatch.active = None
+        for tensor in self._watched:
+            tensor.__class__ = Tensor
+
+    def look_at(
+        self, func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], output: Tensor
+    ) -> Tensor:
+        """Watch what a function of torch made from tokens if these are integers; add a leaf if it is a lookup."""
         if not output.is_floating_point():
-            self._derived[id(output)] = output  # which also keeps its id from being taken by another tensor
-            self._follow(func, args, kwargs, output)
+            self._watch(output)
+            if isinstance(output, _Watched):
+                self._follow(func, args, kwargs, output)
             return output
         shape = self._lookup_shape(tuple(output.shape))
         if not torch.is_grad_enabled():
@@ -82,14 +87,10 @@ class EmbeddingWatch(TorchFunctionMode):
         self.leaves.append(leaf)
         return output + leaf.view(output.shape)
 
-    def _reads_tokens(self, arguments: Iterable[object]) -> bool:
-        """Whether the tokens are among the arguments, or in a sequence among them, of indices say."""
-        for argument in arguments:
-            if id(argument) in self._derived:
-                return True
-            if isinstance(argument, (tuple, list)) and self._reads_tokens(cast("Sequence[object]", argument)):
-                return True
-        return False
+    def _watch(self, tensor: Tensor) -> None:
+        if type(tensor) is Tensor:
+            tensor.__class__ = _Watched
+            self._watched.append(tensor)  # which also keeps its id from being taken by another tensor
 
     def _follow(
         self, func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], output: Tensor
@@ -128,3 +129,25 @@ class EmbeddingWatch(TorchFunctionMode):
         if len(shape) > 2 and shape[:2] == self._shape:
             return shape
         return (batch, sequence, *shape[1:]) if len(shape) > 1 and shape[0] == batch * sequence else None
+
+
+class _Watched(Tensor):
+    """The class of token ids while they are watched."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Call one function of torch, and let the watch look at what came out."""
+        del types
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # as torch's guide does
+            output = func(*args, **kwargs)
+            watch = EmbeddingWatch.active
+            if watch is None or not isinstance(output, Tensor):
+                return output
+            return watch.look_at(func, args, kwargs, output)

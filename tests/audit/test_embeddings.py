@@ -86,6 +86,33 @@ def test_no_graph_is_cut_where_tokens_are_read_twice() -> None:
     assert len(watch.leaves) == 2
 
 
+def test_tokens_that_are_written_elsewhere_are_tokens_there() -> None:
+    kept = torch.zeros(2, 3, dtype=torch.int64)
+    with EmbeddingWatch(TOKENS) as watch:
+        kept.copy_(TOKENS)
+        states = TABLE[kept]
+    (gradient,) = torch.autograd.grad(states[1, 0].sum(), watch.leaves)
+    assert gradient[1, 0].all()
+
+
+def test_whatever_was_watched_is_a_tensor_as_before_also_when_interrupted() -> None:
+    tensors = [TOKENS, torch.zeros(2, 3, dtype=torch.int64)]
+    watch = EmbeddingWatch(TOKENS)
+
+    def embed() -> None:
+        with watch:
+            tensors.append(TOKENS.flatten())
+            tensors[1].copy_(TOKENS)
+            assert Tensor not in map(type, tensors)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed()
+    assert [type(tensor) for tensor in tensors] == [Tensor] * 3
+    assert [TABLE[tensor].shape for tensor in tensors] == [(2, 3, 2), (2, 3, 2), (6, 2)]
+    assert watch.leaves == []
+
+
 def test_masks_made_from_tokens_are_no_embeddings() -> None:
     with EmbeddingWatch(TOKENS) as watch:
         (TOKENS != 0).double()

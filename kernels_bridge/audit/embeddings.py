@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neatpack.kernels_bridge.audit.borrowing import Borrowed
+
 _FILLS: Final = frozenset({"masked_fill", "masked_fill_"})
 _MOVES: Final = _FILLS | {
     "__getitem__",
@@ -28,7 +30,7 @@ _MOVES: Final = _FILLS | {
 """Functions whose entries are some of those that went in, at other places, or fill."""
 
 
-class EmbeddingWatch:
+class EmbeddingWatch(Borrowed):
     """Within, a leaf of zeros is added to all that is looked up by token ids, so that gradients can be taken by it.
 
     Lookups are known by what goes in: the tokens, or integers made from them. Within, these are of a class to which
@@ -52,22 +54,18 @@ class EmbeddingWatch:
     """The watch that is entered."""
 
     def __init__(self, tokens: Tensor) -> None:
+        super().__init__()
         self.leaves: list[Tensor] = []
         self._tokens = tokens
         self._shape = tuple(tokens.shape)
-        self._watched: list[Tensor] = []
         places = torch.arange(1, tokens.numel() + 1, device=tokens.device).view(tokens.shape)
         self._places = {id(tokens): places}  # from 1, so that what fills is no place
 
     def __enter__(self) -> Self:
+        self.undo_by(setattr, EmbeddingWatch, "active", None)
         EmbeddingWatch.active = self
         self._watch(self._tokens)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        EmbeddingWatch.active = None
-        for tensor in self._watched:
-            tensor.__class__ = Tensor
 
     def look_at(
         self, func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], output: Tensor
@@ -89,8 +87,8 @@ class EmbeddingWatch:
 
     def _watch(self, tensor: Tensor) -> None:
         if type(tensor) is Tensor:
+            self.undo_by(setattr, tensor, "__class__", Tensor)  # also keeps its id from being taken by another tensor
             tensor.__class__ = _Watched
-            self._watched.append(tensor)  # which also keeps its id from being taken by another tensor
 
     def _follow(
         self, func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], output: Tensor

@@ -180,6 +180,7 @@ class Subject:
         if not (self._knows_words or "use_cache" in names):
             taken.pop("use_cache", None)
         self.dropped.update(dict.fromkeys(name for name in arguments if name not in taken and name != "use_cache"))
+        tokens = tokens.detach()  # a tensor of this call's own, for the watch to change its class
         first = () if "input_ids" in names else (tokens,)
         if not first:
             taken["input_ids"] = tokens

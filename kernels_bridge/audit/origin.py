@@ -160,13 +160,15 @@ def _at_document(values: object, target: Place, sequence: int) -> list[Tensor]:
     if not isinstance(values, Tensor):
         return []
     axis = token_axis(values, sequence)
-    rows = 0
+    rows, before = 0, 0
+    if axis is None and values.ndim == 3 and values.shape[1] > sequence:  # prompts that the model puts before the row
+        axis, before = 1, values.shape[1] - sequence
     if axis is None and values.ndim > 1 and values.shape[0] == sequence:
         axis, rows = 0, 1
     if axis is None or values.shape[rows] <= target.row:
         return []
     part = values.select(rows, target.row).movedim(max(axis - 1, 0), 0)
-    return [part.narrow(0, target.start, target.length).detach().clone()]
+    return [part.narrow(0, before + target.start, target.length).detach().clone()]
 
 
 def token_axis(tensor: Tensor, sequence: int) -> int | None:

@@ -644,6 +644,21 @@ class SharpThroughout(Model):
         return logits
 
 
+class PutsPromptsBefore(Model):
+    """Puts learned vectors before each row, in a document of their own."""
+
+    def __init__(self, *layers: nn.Module, prompts: int = 12) -> None:
+        super().__init__(*layers)
+        self.prompts = nn.Parameter(torch.randn(prompts, WIDTH))
+
+    def states(self, input_ids: Tensor, ids: Tensor) -> Tensor:
+        states = torch.cat([self.prompts.expand(len(ids), -1, -1), self.embed(input_ids)], dim=1)
+        ids = functional.pad(ids, (len(self.prompts), 0), value=1 << 50)
+        for layer in self.layers:
+            states = layer(states, ids)
+        return states[:, len(self.prompts) :]
+
+
 class NeedsLabels(Model):
     """Answers only with its loss."""
 

@@ -106,6 +106,7 @@ def test_leaks_come_with_what_to_do(family: Callable[[str], ModelReport]) -> Non
         ("bamba", "varlen", ("leak", "recurrence")),
         ("bamba", "varlen+seq_idx", ("refused", None)),
         ("lfm2", "mask_4d_float", ("leak", "convolution")),
+        ("cpmant", "mask_2d", ("leak", "attention")),
         ("zaya", "varlen", ("leak", "convolution")),
         ("deepseek_v4", "positions", ("leak", "attention")),
         ("squeezebert@encoder", "positions", ("leak", "attention")),

@@ -68,6 +68,11 @@ FAULTS: dict[str, Fault] = {
     "no mask for the last of several rows of whole blocks": Fault(
         lambda: planted.TakesWholeBlocks(Attention(planted.later_row)), "attention"
     ),
+    "a convolution reset one token late behind prompts of the model": Fault(
+        lambda: planted.PutsPromptsBefore(Convolution(late=1), Attention()),
+        "convolution",
+        where="layers.0 (Convolution)",
+    ),
     "a boundary one token early": Fault(attention(planted.shifted_ids(-1)), "attention", "last_token"),
     "the last boundary lost": Fault(attention(planted.last_lost), "attention", "last_document"),
     "the first boundary lost": Fault(attention(planted.first_lost), "attention", "first_document"),
@@ -414,6 +419,7 @@ CLEAN: dict[str, Callable[[], nn.Module]] = {
     "positions of its own": lambda: planted.CountsOtherwiseWhenPacked(Attention(), first=0),
     "logits around a great number": lambda: planted.Sharp(Attention(), Attention(window=3)),
     "states around a great number": lambda: planted.SharpThroughout(Attention(), Attention(window=3)),
+    "prompts of its own": lambda: planted.PutsPromptsBefore(Attention()),
     "dropout": lambda: Model(Attention(), DropsOut()),
     "rows of whole blocks": lambda: planted.TakesWholeBlocks(Attention()),
     "no padding": lambda: WithoutPadding(Attention()),

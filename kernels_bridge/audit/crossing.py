@@ -45,8 +45,8 @@ class Crossing:
 
     @property
     def moves_a_little(self) -> bool:
-        """Whether only the first tokens of the target are reached."""
-        return 0 < len(self.moved) < self.target.length and self.moved[0] == 0
+        """Whether the first tokens of the target are reached, and no others."""
+        return 0 < len(self.moved) < self.target.length and self.moved == tuple(range(len(self.moved)))
 
     @property
     def reaches_a_little(self) -> bool:

@@ -31,13 +31,16 @@ _SCORES: Final = "scores of pairs of tokens"
 
 _PRODUCTS: Final = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
 
+_SUMS: Final = frozenset({"cumsum", "cumprod", "logcumsumexp"})
+"""Sums over all earlier tokens: states, where they are not of whole numbers, which count places."""
+
 _OPERATIONS: Final[tuple[tuple[MixingKind, frozenset[str]], ...]] = (
     # A product of Fourier transforms, turned back, is a convolution; a transform alone is none.
     ("convolution", frozenset({"conv1d", "conv2d", "unfold", "fft_irfft", "fft_ifft"})),
     ("attention", frozenset({"scaled_dot_product_attention", _SCORES})),
     ("router", frozenset({"topk", "one_hot", "argmax", "bincount"})),  # which may take a softmax or a sum, too
     ("attention", frozenset({"softmax"})),
-    ("recurrence", frozenset({"cumsum", "cumprod", "logcumsumexp", "lstm", "gru", "rnn_tanh", "rnn_relu"})),
+    ("recurrence", _SUMS | {"lstm", "gru", "rnn_tanh", "rnn_relu"}),
 )
 """What torch calls the functions by which tokens are mixed, for modules whose names tell nothing."""
 
@@ -214,7 +217,8 @@ class _Calls(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         if self.depth > 0:
             name: str = getattr(func, "__name__", "")
-            self.names.add(name)
+            counts = isinstance(output, Tensor) and not output.is_floating_point() and name in _SUMS
+            self.names.update(() if counts else (name,))
             if name in _PRODUCTS and isinstance(output, Tensor) and output.shape[-2:] == (self.sequence,) * 2:
                 self.names.add(_SCORES)
         return output

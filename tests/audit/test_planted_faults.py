@@ -155,6 +155,9 @@ FAULTS: dict[str, Fault] = {
     "tokens shifted as they are embedded": Fault(
         lambda: planted.PairsInEmbedding(Attention()), "token_shift", where="embed (EmbedsPairs)"
     ),
+    "positions counted over the row by its tokens": Fault(
+        lambda: planted.CountsPlacesByTokens(Attention()), "mixing", where="embed (CountsByTokens)"
+    ),
     "a convolution reset one token late": Fault(lambda: Model(Convolution(late=1)), "convolution"),
     "a convolution reset, the state not": Fault(
         lambda: Model(ConvolvesAndRecurs(conv=True, state=False)), "recurrence", where="layers.0.state (Recurrence)"

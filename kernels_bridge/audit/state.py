@@ -15,9 +15,9 @@ from neatpack.kernels_bridge.binding import get_binding
 def borrow_model(borrowed: Borrowed, model: nn.Module, gradients: bool = True) -> None:
     """Let a model be called, switched between modes and changed until it is given back, when it is as it was.
 
-    Kept are the attributes of every module, what lists, dicts and sets among them hold, and the values of buffers,
-    gradients and other tensors that modules keep. Parameters are kept by reference: whoever writes to one keeps its
-    values (see `redraw_zeros`).
+    Kept are the attributes of every module and its config, what lists, dicts and sets among them hold, and the values
+    of buffers, gradients and other tensors that modules keep. Parameters are kept by reference: whoever writes to one
+    keeps its values (see `redraw_zeros`).
 
     Args:
         borrowed: gives it back.
@@ -25,8 +25,14 @@ def borrow_model(borrowed: Borrowed, model: nn.Module, gradients: bool = True) -
         gradients: whether to keep gradients as well. Within `torch.no_grad` there is no need to.
     """
     borrow_other_generators(borrowed)
+    configs: dict[int, object] = {}
     for module in model.modules():
         _keep_attributes(borrowed, module)
+        config: object = vars(module).get("config")
+        if hasattr(config, "__dict__"):
+            configs[id(config)] = config
+    for config in configs.values():  # which a forward may change, and a binding does
+        _keep_attributes(borrowed, config)
     binding = get_binding(model)
     if binding is not None:
         _keep_attributes(borrowed, binding)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import ClassVar, cast
 
 import numpy as np
@@ -43,6 +43,7 @@ class Busy(Model):
         self.norm = nn.BatchNorm1d(planted.WIDTH)
         self.seen: list[int] = [1]
         self.kept: Tensor | None = None
+        self.config = SimpleNamespace(use_cache=True, seen=[0])
         self.stops_at, self.error, self.done = stops_at, error, 0
         self.eval()
         self.layers[0].train()
@@ -53,6 +54,8 @@ class Busy(Model):
         self.counts += 1
         self.seen.append(self.done)
         self.kept = torch.rand(2)
+        self.config.use_cache, self.config.late = False, self.done
+        self.config.seen.append(self.done)
         self.late = random.random() + np.random.rand()  # noqa: S311
         if self.done >= self.stops_at:
             raise self.error

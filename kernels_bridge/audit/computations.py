@@ -43,6 +43,7 @@ class Computation:
     measurement: Measurement
     _causal: bool | None = field(default=None, init=False)
     _mixes_within: bool | None = field(default=None, init=False)
+    _changed: dict[int, Answer] = field(default_factory=dict[int, Answer], init=False)
     _origins: dict[Pair, Origin] = field(default_factory=dict[Pair, Origin], init=False)
     _crossings: dict[Pair, Crossing] = field(default_factory=dict[Pair, Crossing], init=False)
 
@@ -60,22 +61,22 @@ class Computation:
 
     def origin(self, ask: Ask, model: nn.Module, pair: Pair) -> Origin:
         """Where in the model one document begins to reach another."""
+        source, target = pair
+
+        def ask_changed() -> None:
+            self._changed[source] = ask(tokens=self.packed.with_changed(source))
+
         if pair not in self._origins:
-            source, target = pair
-            self._origins[pair] = find_origin(
-                model,
-                ask,
-                lambda: ask(tokens=self.packed.with_changed(source)),
-                self.packed.places[target],
-                self.packed.input_ids.shape[1],
-            )
+            place, sequence = self.packed.places[target], self.packed.input_ids.shape[1]
+            self._origins[pair] = find_origin(model, ask, ask_changed, place, sequence)
         return self._origins[pair]
 
     def crossing(self, ask: Ask, pair: Pair, noise: float) -> Crossing:
         """Which tokens of one document reach which of another. Up to `noise`, in scales, a movement may be rounding."""
         if pair not in self._crossings:
             unit = noise * max(self.measurement.scale, torch.finfo(torch.float32).tiny)
-            self._crossings[pair] = find_crossing(ask, self.answer, self.packed, pair, unit)
+            changed = self._changed.get(pair[0]) or ask(tokens=self.packed.with_changed(pair[0]))
+            self._crossings[pair] = find_crossing(self.answer, changed, self.packed, pair, unit)
         return self._crossings[pair]
 
     def answers(self, logits: Sequence[Tensor]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from neatpack.kernels_bridge.audit.documents import PackedDocuments, Place
-from neatpack.kernels_bridge.audit.probes import Ask, read_tokens
+from neatpack.kernels_bridge.audit.probes import read_tokens
 from neatpack.kernels_bridge.audit.report import Pattern
 from neatpack.kernels_bridge.audit.subject import Answer
 
@@ -80,19 +80,19 @@ def telling_pair(pairs: Sequence[Pair], places: Sequence[Place]) -> Pair:
     return max(pairs, key=tells)
 
 
-def find_crossing(ask: Ask, answer: Answer, packed: PackedDocuments, pair: Pair, noise: float) -> Crossing:
+def find_crossing(answer: Answer, changed: Answer, packed: PackedDocuments, pair: Pair, noise: float) -> Crossing:
     """Find which tokens of one document another one reaches, and with which of its own.
 
     Args:
-        ask: gives the documents to the model.
-        answer: what it answers to them, with its graph.
+        answer: what a model answers to the documents, with its graph.
+        changed: what it answers where the first of the pair is changed.
         packed: the documents.
         pair: the documents.
         noise: how far logits may move by rounding.
     """
     source, target = pair
     before = answer.logits[target].detach()
-    after = ask(tokens=packed.with_changed(source)).logits[target]
+    after = changed.logits[target]
     moved = tuple(int(token) for token in ((before - after).abs().amax(dim=1) > noise).nonzero())
     return Crossing(packed.places[source], packed.places[target], moved, read_tokens(answer, source, target))
 

@@ -178,12 +178,14 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
         raise BatchError(Problem("values", "cannot be summed in int64", "dtype", value=values.dtype, remedy=remedy))
     wide = _wide(values.dtype)
     count = segments.documents.lengths.size
-    flat = values.reshape(-1, *values.shape[2:]).to(wide)
+    # One by one, float32 loses a thousandth of the mean of 100,000 tokens.
+    exact = torch.promote_types(wide, torch.float64) if wide != torch.int64 else wide
+    flat = values.reshape(-1, *values.shape[2:]).to(exact)
     sums = flat.new_zeros(count + 1, *flat.shape[1:]).index_add(0, _slots(segments), flat)[:count]
     if reduction == "sum":
-        return sums
-    lengths = segments.tensor(segments.documents.lengths).view(-1, *[1] * (sums.ndim - 1))
-    return sums / lengths if sums.is_floating_point() or sums.is_complex() else sums.to(torch.float64) / lengths
+        return sums.to(wide)
+    means = sums / segments.tensor(segments.documents.lengths).to(torch.float64).view(-1, *[1] * (sums.ndim - 1))
+    return means if wide == torch.int64 else means.to(wide)
 
 
 def _documents_of_places(segments: Segments) -> Integers:

@@ -122,8 +122,8 @@ def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
     if dtype != torch.bool and -math.inf < number < torch.finfo(dtype).min:
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", f"does not fit {dtype}", "value", value=blocked, remedy=remedy))
-    if dtype == torch.bool or not number < 0:
-        message = "must be a negative number, for an additive mask"
+    if dtype == torch.bool or not torch.tensor(number, dtype=dtype).item() < 0:  # Where it rounds to 0, all is visible.
+        message = f"must be a negative number that {dtype} tells from 0, for an additive mask"
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", message, "value", value=blocked, remedy=remedy))
     return float(number)

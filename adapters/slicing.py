@@ -15,6 +15,7 @@ from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs, req
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.adapters.thd import padded_lengths, thd_lengths
 from neatpack.adapters.token_fields import batch_shape, entries, move_tokens, require_movable, token_axis
+from neatpack.adapters.training_batch import require_tensor
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
 from neatpack.contracts.encodings import THDLengths
@@ -137,7 +138,7 @@ def shard_tokens(
         label_shift: who shifted the labels of `batch`.
 
     Raises:
-        BatchError: there are no ids, or an entry cannot move with the tokens.
+        BatchError: there are no ids or labels, or an entry cannot move with the tokens.
         DocumentIdsError: the ids are malformed, have a hole, or a row begins with padding.
         EncodingError: no such layout, rank or `label_shift`, or lengths that the group cannot share.
 
@@ -159,7 +160,8 @@ def shard_tokens(
     segments = _attention_segments(batch)
     places = _places(segments, rank, ranks, layout)
     on_device = segments.tensor(places)
-    whole = cast("TrainingBatch[Tensor]", {**batch, "labels": mtp_targets(batch["labels"], segments, 0, label_shift)})
+    labels = require_tensor(batch, "labels", "Give them; without targets, they are -100 everywhere.")
+    whole = cast("TrainingBatch[Tensor]", {**batch, "labels": mtp_targets(labels, segments, 0, label_shift)})
     part = move_tokens(whole, on_device)
     part.pop("_packed_seq_ids", None)
     return ContextShard(part, on_device, thd_lengths(segments), _continues(segments, places))

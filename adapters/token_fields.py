@@ -103,9 +103,10 @@ def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
     """Move as `take_places` does, to places that are right; none is read from its device.
 
     Raises:
-        BatchError: an entry cannot be moved.
+        BatchError: an entry cannot be moved, or its dtype cannot hold what stands at padding.
     """
     require_movable(batch)
+    _require_fills(batch, pad_token_id)
     shape = batch_shape(batch)
     rows = torch.arange(shape[0], device=places.device)[:, None]
     flat = (places.clamp(min=0) + rows * shape[1]).flatten()
@@ -118,8 +119,8 @@ def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
         rest = value.shape[axis + 2 :]
         taken = value.flatten(axis, axis + 1).index_select(axis, flat)
         new = (places < 0).view(*places.shape, *[1] * len(rest))
-        fill = pad_token_id if name == "input_ids" else _FILLS.get(name, 0)
-        moved[name] = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, fill)
+        filled = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, _fill(name, pad_token_id))
+        moved[name] = filled
     return cast("TrainingBatch[Tensor]", moved)
 
 
@@ -138,6 +139,29 @@ def require_movable(batch: TrainingBatch[Tensor]) -> None:
     ]
     if problems:
         raise BatchError(*problems)
+
+
+def _fill(name: str, pad_token_id: int) -> int:
+    """Give what an entry holds at padding."""
+    return pad_token_id if name == "input_ids" else _FILLS.get(name, 0)
+
+
+def _require_fills(batch: TrainingBatch[Tensor], pad_token_id: int) -> None:
+    problems: list[Problem] = []
+    for name, value in entries(batch).items():
+        fill = _fill(name, pad_token_id)
+        if isinstance(value, Tensor) and name not in _PER_DOCUMENT and not _holds(value.dtype, fill):
+            message, remedy = f"cannot hold {fill}, which stands at padding", f"Convert it: {name}.long()."
+            problems.append(Problem(name, message, "dtype", value=value.dtype, remedy=remedy))
+    if problems:
+        raise BatchError(*problems)
+
+
+def _holds(dtype: torch.dtype, number: int) -> bool:
+    """Tell whether an integer dtype has a number; others are asked for 0 and 1 alone."""
+    if dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
+        return True
+    return torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
 
 
 def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:

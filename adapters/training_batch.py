@@ -16,7 +16,7 @@ from torch import Tensor
 from neatpack.adapters.agreement import check_agreement, require_restarts
 from neatpack.adapters.arguments import INT64_MAX, tensor_problems
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import Segments, read_together, scan_array
+from neatpack.adapters.segments import Documents, Segments, read_together, scan_array
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem
@@ -197,10 +197,23 @@ def _joined_shift(segments: Segments, positions: npt.NDArray[np.int64]) -> npt.N
             Problem("position_ids", "negative coordinate", "value", row, value=int(lowest.min()), remedy=remedy)
         )
     documents = segments.documents
-    room = np.zeros(documents.rows.size, np.int64)
-    np.maximum.at(room, segments.owners, np.maximum.reduceat(axes.max(axis=0), starts)[segments.kept] + 1)
+    greatest = np.zeros(documents.rows.size, np.int64)
+    np.maximum.at(greatest, segments.owners, np.maximum.reduceat(axes.max(axis=0), starts)[segments.kept])
+    _require_room(documents, greatest)
+    room = greatest + 1
     before = np.cumsum(room) - room
     before -= before[np.arange(before.size) - documents.ranks]
     shift = np.zeros(segments.ids.size, np.int64)
     shift[segments.kept] = before[segments.owners]
     return np.repeat(shift, segments.lengths)
+
+
+def _require_room(documents: Documents, greatest: npt.NDArray[np.int64]) -> None:
+    """Raise where the coordinates of the joined documents of a row would be past int64."""
+    sums = np.bincount(documents.rows, weights=greatest + 1.0)
+    (beyond,) = (sums >= 2.0**63).nonzero()
+    if beyond.size:
+        message = "coordinates of joined documents would be past int64"
+        remedy = "Give coordinates that start at 0 or above in each document, and rise to about its length."
+        value = int(greatest[documents.rows == beyond[0]].max())
+        raise BatchError(Problem("position_ids", message, "value", int(beyond[0]), value=value, remedy=remedy))

@@ -533,3 +533,20 @@ def test_a_plan_holds_no_document_of_no_token() -> None:
     dropped: Any = 3
     with pytest.raises(PlanError, match="dropped"):
         RowPlan.from_rows([[0]], [1], 2, dropped)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_is_blocked_is_not_rounded_to_zero(dtype: torch.dtype) -> None:
+    """A mask of zeros would let every document see all others."""
+    with pytest.raises(PackingError, match="tells from 0"):
+        build_block_causal_mask(_IDS, dtype, blocked=-1e-60)
+
+
+@pytest.mark.parametrize(("field", "pad"), [("labels", 0), ("input_ids", -1), ("input_ids", 300)])
+def test_what_stands_at_padding_fits_the_dtype(field: str, pad: int) -> None:
+    ids = torch.tensor([[1, 1, 2]])
+    batch: Any = {"input_ids": ids, "labels": ids, "position_ids": ids, "padding_mask": ids == 0, "document_ids": ids}
+    batch[field] = ids.to(torch.uint8)
+    for move in (pad_rows, pad_documents):
+        with pytest.raises(PackingError, match=f"{field} = torch.uint8: cannot hold"):
+            move(batch, 2, pad_token_id=pad)

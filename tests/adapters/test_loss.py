@@ -199,3 +199,11 @@ def test_one_host_read_each(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_values_that_int64_cannot_sum_are_refused() -> None:
     with pytest.raises(BatchError, match="cannot be summed in int64"):
         reduce_by_document(torch.tensor([[2**63]], dtype=torch.uint64), torch.tensor([[1]]), "sum")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_mean_of_a_long_document_is_as_exact_as_its_dtype(dtype: torch.dtype) -> None:
+    values, ids = torch.full((1, 2**19), 0.1, dtype=dtype), torch.ones(1, 2**19, dtype=torch.int64)
+    found = reduce_by_document(values, ids, "mean")
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, values[0, :1].float(), rtol=1e-6, atol=0.0)

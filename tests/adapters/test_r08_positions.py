@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -137,6 +139,17 @@ def test_negative_coordinates_are_refused() -> None:
         enable_xdoc_attention(batch, _IDS)
     batch["position_ids"] = torch.tensor([[0, 1, 0, 1, -1]])  # at padding they mean nothing
     assert listed(enable_xdoc_attention(batch, _IDS)["position_ids"]) == [[0, 1, 2, 3, -1]]
+
+
+def test_joined_coordinates_never_wrap() -> None:
+    ids = torch.tensor([[1, 1, 2, 2, 3, 3]])
+    batch: Any = {"input_ids": ids, "labels": ids, "padding_mask": ids == 0, "document_ids": ids}
+    batch["position_ids"] = torch.tensor([[0, 2**62, 0, 2**62, 0, 1]]).expand(3, 1, 6)
+    adapted = adapt_model_inputs(batch)
+    before = dict(adapted)
+    with pytest.raises(BatchError, match="would be past int64"):
+        enable_xdoc_attention(adapted, _IDS)
+    assert dict(adapted) == before
 
 
 def test_joining_needs_the_attention_ids() -> None:

@@ -255,3 +255,10 @@ def test_one_host_read_for_a_whole_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     with host_reads(monkeypatch) as reads:
         split_rows(batch, 3)
     assert reads.total == 0
+
+
+def test_a_batch_without_labels_is_refused_by_name() -> None:
+    ids = torch.ones(1, 4, dtype=torch.int64)
+    batch = cast("TrainingBatch[Tensor]", {"input_ids": ids, "position_ids": ids, "document_ids": ids})
+    with pytest.raises(BatchError, match="labels: missing"):
+        shard_tokens(batch, 0, 2, "zigzag", label_shift="model")

@@ -154,7 +154,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
         remedy = "Give text positions that restart at 0 in each document, or derive offsets from document ids."
         value = int(positions[row, position])
         raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
-    longest = int(np.maximum.reduce(steps)) + 1
+    longest = int(steps.max()) + 1
     return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), longest)
 
 

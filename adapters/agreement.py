@@ -28,6 +28,21 @@ FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_le
 METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
 LENGTH_FIELDS: Final = ("seq_lens", "seq_lens_padded")
 
+_KERNEL_FIELDS: Final = (
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "cu_seqlens_kv",
+    "cu_seqlens_padded",
+    "cu_seqlens_q_padded",
+    "cu_seqlens_kv_padded",
+    "cu_seqlens_cpu",
+    "max_seqlen_q",
+    "max_seqlen_k",
+    "max_seqlen_kv",
+    "packed_seq_params",
+)
+"""Arguments of kernels, whose names do not tell which places they count: they cannot be compared."""
+
 _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
 _RESTART_REMEDY: Final = (
     "Leave positions out, or build them of the ids as packed: build_position_ids(document_ids). A model that reads of "
@@ -61,7 +76,8 @@ def check_agreement(
             `document_ids` (the structural ids), `_packed_seq_ids` and `attention_document_ids` (the attention ids
             again), `seq_idx`, `padding_mask`, `position_ids`, `attention_mask`, flash varlen kwargs, NEAT metadata,
             and the lengths of THD. Positions of several axes are checked for shape alone, and a maximum may be an
-            upper bound.
+            upper bound. Arguments of kernels, such as `cu_seqlens_q`, do not tell which places they count, and are
+            refused.
         field: what errors call `document_ids`.
         position_policy: what the model declares: "document" where text positions have to restart in each document, at
             whatever number; "sequence" where they may run on as well.
@@ -83,7 +99,9 @@ def check_agreement(
         neatpack.contracts.errors.EncodingError: position_ids[row 0, position 3] = 0: restarts inside a document. \
 Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
     """
-    return scan_agreeing(document_ids, given, field=field, position_policy=position_policy).attention
+    scanned = scan_agreeing(document_ids, given, field=field, position_policy=position_policy)
+    refuse_kernel_fields(given)
+    return scanned.attention
 
 
 def scan_agreeing(
@@ -117,6 +135,24 @@ def scan_agreeing(
     _check_metadata(host, given, arrays)
     _check_lengths(host, arrays)
     return ScannedIds(segments, segments if structural is None else replace(structural, device=segments.device))
+
+
+def refuse_kernel_fields(given: Mapping[str, object]) -> None:
+    """Raise where a batch holds arguments of kernels, which cannot be compared with its ids.
+
+    Raises:
+        EncodingError: with every such argument.
+    """
+    message = "is an argument of kernels, whose name does not tell which places it counts"
+    problems = [
+        Problem(
+            name, message, "unsupported", remedy="Leave it out, and derive it from the ids where the kernel is called."
+        )
+        for name in _KERNEL_FIELDS
+        if given.get(name) is not None
+    ]
+    if problems:
+        raise EncodingError(*problems)
 
 
 def require_restarts(segments: Segments, positions: Array) -> None:

@@ -13,6 +13,7 @@ from neatpack.adapters.agreement import (
     LENGTH_FIELDS,
     METADATA_FIELDS,
     PACKED_SEQ_IDS,
+    refuse_kernel_fields,
     scan_agreeing,
 )
 from neatpack.adapters.arguments import require_flag
@@ -27,7 +28,15 @@ from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCa
 from neatpack.contracts.errors import BatchError, Problem
 
 _IDS: Final = ("attention_document_ids", "document_ids", PACKED_SEQ_IDS)
-_BOUNDARY_FIELDS: Final = (*_IDS, "attention_mask", *FLASH_FIELDS, *METADATA_FIELDS, *LENGTH_FIELDS, "qkv_format")
+_BOUNDARY_FIELDS: Final = (
+    *_IDS,
+    "seq_idx",
+    "attention_mask",
+    *FLASH_FIELDS,
+    *METADATA_FIELDS,
+    *LENGTH_FIELDS,
+    "qkv_format",
+)
 
 
 def apply_packing_contract(
@@ -63,8 +72,9 @@ def apply_packing_contract(
         CapabilitiesError: the contract is none.
         BatchError: an entry is missing or misshapen, or rows are longer than the contract allows.
         DocumentIdsError: ids are malformed, or have a hole where flash varlen kwargs are asked for.
-        EncodingError: an entry contradicts the ids, text positions do not restart in each document and the contract
-            does not say that they may run on, no such `label_shift`, or a flag that is no bool.
+        EncodingError: an entry contradicts the ids or is an argument of a kernel, text positions do not restart in
+            each document and the contract does not say that they may run on, no such `label_shift`, or a flag that is
+            no bool.
 
     Example:
         >>> from neatpack.adapters.collation import collate_documents
@@ -84,6 +94,7 @@ def apply_packing_contract(
     require_structure(batch)
     entries = cast("dict[str, object]", batch)
     scanned = scan_agreeing(ids, entries, field=name, position_policy=capabilities.position_policy)
+    refuse_kernel_fields(entries)
     segments = scanned.attention
     _require_length(segments, capabilities)
     fields: dict[str, object] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -316,3 +316,17 @@ def test_tokens_excluded_before_are_no_contradiction() -> None:
     batch = adapt_model_inputs(_batch(attention_document_ids=torch.where(torch.arange(6) == 3, 0, _ROWS)))
     assert torch.equal(batch.get("attention_document_ids", _ROWS[:0]), _ROWS)
     assert torch.equal(adapt_model_inputs(batch).get("attention_document_ids", _ROWS[:0]), _ROWS)
+
+
+@pytest.mark.parametrize("name", ["cu_seqlens_q", "cu_seqlens_kv_padded", "max_seqlen_k", "packed_seq_params"])
+def test_arguments_of_kernels_are_refused_and_nothing_changes(name: str) -> None:
+    """Their names do not tell which places they count, so that nothing could be compared."""
+    ids = torch.tensor([[1, 1, 2, 2]])
+    batch: Any = {"input_ids": ids, "labels": ids, "position_ids": torch.tensor([[0, 1, 0, 1]])}
+    batch |= {"padding_mask": ids == 0, "document_ids": ids, name: torch.tensor([0, 2, 4])}
+    before = dict(batch)
+    with pytest.raises(EncodingError, match=f"{name}: is an argument of kernels"):
+        check_agreement(ids, batch)
+    with pytest.raises(EncodingError, match=name):
+        apply_packing_contract(batch, PackingCapabilities("document_ids"))
+    assert batch == before

@@ -16,6 +16,7 @@ from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import Segments, read_together, require_ids_form, scan_array
 from neatpack.contracts.capabilities import PositionPolicy
+from neatpack.contracts.encodings import FLAKwargs, TransformerEngineKwargs, VarlenKernelKwargs
 from neatpack.contracts.errors import EncodingError, Problem, ProblemKind
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -28,19 +29,12 @@ FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_le
 METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
 LENGTH_FIELDS: Final = ("seq_lens", "seq_lens_padded")
 
-_KERNEL_FIELDS: Final = (
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "cu_seqlens_kv",
-    "cu_seqlens_padded",
-    "cu_seqlens_q_padded",
-    "cu_seqlens_kv_padded",
-    "cu_seqlens_cpu",
-    "max_seqlen_q",
-    "max_seqlen_k",
-    "max_seqlen_kv",
-    "packed_seq_params",
-)
+_KERNEL_FIELDS: Final = frozenset(
+    name
+    for arguments in (VarlenKernelKwargs, TransformerEngineKwargs, FLAKwargs)
+    for name in arguments.__annotations__
+    if name.startswith(("cu_seqlens_", "max_seqlen_"))
+) | {"cu_seqlens_padded", "packed_seq_params"}
 """Arguments of kernels, whose names do not tell which places they count: they cannot be compared."""
 
 _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
@@ -144,12 +138,11 @@ def refuse_kernel_fields(given: Mapping[str, object]) -> None:
         EncodingError: with every such argument.
     """
     message = "is an argument of kernels, whose name does not tell which places it counts"
+    remedy = "Leave it out, and derive it from the ids where the kernel is called."
     problems = [
-        Problem(
-            name, message, "unsupported", remedy="Leave it out, and derive it from the ids where the kernel is called."
-        )
-        for name in _KERNEL_FIELDS
-        if given.get(name) is not None
+        Problem(name, message, "unsupported", remedy=remedy)
+        for name, value in given.items()
+        if name in _KERNEL_FIELDS and value is not None
     ]
     if problems:
         raise EncodingError(*problems)

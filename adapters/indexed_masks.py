@@ -61,9 +61,8 @@ def is_indexed_packed_mask(attention_mask: Tensor | None) -> bool:
         raise DocumentIdsError(Problem("attention_mask", message, "type", value=sort, remedy=remedy))
     if mask.ndim != 2 or mask.dtype == torch.bool:
         return False
-    # Not every dtype can be compared.
-    mask = mask.to(torch.float64 if mask.is_floating_point() else torch.int64)
-    return mask.numel() > 0 and bool((mask > 1).any())
+    # Not every dtype can be compared, and int64 does not hold every uint64. No integer above 1 rounds down to it.
+    return mask.numel() > 0 and bool((mask.to(torch.float64) > 1).any())
 
 
 def mask_segments(attention_mask: Tensor | Segments) -> Segments:

@@ -85,6 +85,7 @@ from neatpack.adapters import (
     varlen_kernel_kwargs,
     visible_squares,
 )
+from neatpack.adapters.segments import INTEGER_DTYPES
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import SegmentIndex
@@ -413,6 +414,13 @@ def test_a_plan_that_loses_or_repeats_documents_cannot_be_made(
 @pytest.mark.parametrize("mask", [None, torch.tensor(2), torch.zeros(2, 0), torch.ones(1, 1, 2, 2) * 3])
 def test_what_is_no_2d_mask_numbers_no_documents(mask: Any) -> None:
     assert not is_indexed_packed_mask(mask)
+
+
+@pytest.mark.parametrize("dtype", sorted(INTEGER_DTYPES, key=str), ids=str)
+def test_a_mask_of_any_width_numbers_documents_where_it_holds_more_than_1(dtype: torch.dtype) -> None:
+    for greatest in (2, torch.iinfo(dtype).max):
+        assert is_indexed_packed_mask(torch.tensor([[0, 1, greatest]], dtype=dtype))
+    assert not is_indexed_packed_mask(torch.tensor([[0, 1, 1]], dtype=dtype))
 
 
 @pytest.mark.parametrize("name", ["a list", "an array", "a number", "complex", "meta", "sparse"])

@@ -46,10 +46,8 @@ from neatpack.adapters import (
     farthest_element,
     fla_kwargs,
     flash_varlen_kwargs,
-    flatten_packed_sequence_metadata,
     gathered_flat,
     gathered_states,
-    get_unpad_data,
     host_offsets,
     length_matrix,
     mask_labels,
@@ -66,12 +64,14 @@ from neatpack.adapters import (
     repeat_on_axes,
     require_supported_packing_contract,
     scan_segments,
+    sees,
     segment_ids_from_offsets,
     segment_index,
     shard_tokens,
     split_rows,
     static_physical_offsets,
     thd_flat,
+    transformer_engine_kwargs,
     varlen_kernel_kwargs,
     window_size,
 )
@@ -140,15 +140,15 @@ def _segments(given: Given) -> Answer:
 
 
 def _segments_from_lengths(given: Given) -> Answer:
-    (lengths,) = given["lengths"]
-    return _described(_rows(lengths, given.get("row_length")))
+    longest = max(map(sum, given["lengths"]))
+    return _described(document_ids_from_lengths(given["lengths"], given.get("row_length", longest)))
 
 
 def _segments_from_positions(given: Given) -> Answer:
     positions = torch.tensor(given["position_ids"])
     positions = positions if positions.ndim == 2 else positions[None]
-    padding = torch.arange(positions.shape[1])[None] >= positions.shape[1] - given.get("tail_pad", 0)
-    ids = document_ids_from_positions(positions, padding)
+    padding = torch.arange(positions.shape[1]) >= positions.shape[1] - given.get("tail_pad", 0)
+    ids = document_ids_from_positions(positions, padding.expand_as(positions))
     return {**_described(ids), "first_segment_position_offset": int(positions[0, 0])}
 
 
@@ -164,8 +164,11 @@ def _segments_from_tokens(given: Given) -> Answer:
 
 
 def _mask(given: Given) -> Answer:
-    mask = build_block_causal_mask(torch.tensor(given["document_ids"]), window=given.get("window"))
-    return {"allowed": _listed(mask[0, 0])}
+    ids, window = torch.tensor(given["document_ids"]), given.get("window")
+    if given.get("causal", True):
+        return {"allowed": _listed(build_block_causal_mask(ids, window=window)[0, 0])}
+    (row,), places = ids, torch.arange(ids.shape[1])
+    return {"allowed": _listed(sees(row[:, None], row, places[:, None], places, window=window, causal=False))}
 
 
 def _mask_from_positions(given: Given) -> Answer:
@@ -189,6 +192,9 @@ def _kwargs(given: Given) -> Answer:
         "hf_flash": lambda: flash_varlen_kwargs(ids),
         "megatron_thd": lambda: packed_seq_params_kwargs(thd_flat(ids)),
         "megatron_thd_cp": lambda: packed_seq_params_kwargs(thd_flat(ids)),
+        "transformer_engine": lambda: transformer_engine_kwargs(thd_flat(ids)),
+        "fla": lambda: fla_kwargs(gathered_states(ids)),
+        "mamba": lambda: {"seq_idx": segment_index(ids).seq_idx},
     }
     found = cast("dict[str, object]", kwargs[given["consumer"]]())
     return {name: _listed(value) if isinstance(value, Tensor) else value for name, value in found.items()}
@@ -212,12 +218,13 @@ def _loss_count(given: Given) -> Answer:
 
 
 def _global_mean(given: Given) -> Answer:
-    """One document per microbatch with as many targets as the report counts, each with an equal part of its loss."""
+    """One document per microbatch with as many targets as the report counts; its last one has all of the loss."""
     losses, counts = 0.0, 0
     for part in given["micro_batches"]:
         ids = _rows([part["count"] + 1])
         labels = mask_labels(torch.ones_like(ids), ids, "model")
-        per_token = (labels != -100) * (part["loss_sum"] / part["count"])
+        per_token = torch.zeros(ids.shape)
+        per_token[0, -1] = part["loss_sum"]
         losses += float(reduce_by_document(per_token, ids, "sum").sum())
         counts += int(count_valid_targets(labels))
     return {"mean": losses / counts}
@@ -285,18 +292,17 @@ def _valid_places(given: Given) -> Answer:
 
 
 def _trimmed(given: Given) -> Answer:
+    """What ends the offsets, negative numbers or the last one again, is no document."""
     offsets = torch.tensor([given["cu_seqlens"]])
-    indices = torch.arange(int(offsets[0, -1]))[None]
-    _, flat = flatten_packed_sequence_metadata(indices, offsets, 1, indices.shape[1])
-    ids = document_ids_from_metadata(indices, offsets)
-    return {"cu_seqlens": _listed(flat), "num_documents": document_lengths(ids).numel()}
+    return _described(document_ids_from_metadata(torch.arange(int(offsets.max()))[None], offsets))
 
 
 def _aligned_total(given: Given) -> Answer:
     tokens = sum(given["lengths"])
     total = aligned_length(tokens, given["multiple"])
     ids = _rows(given["lengths"], total)
-    assert int(segment_index(ids, "numbered").seq_idx[0, -1]) == len(given["lengths"])
+    numbered = len(given["lengths"]) + (total > tokens)
+    assert int(segment_index(ids, "numbered").seq_idx[0, -1]) == numbered - 1
     return {**_described(ids), "total": total, "pad_tokens": total - tokens}
 
 
@@ -307,8 +313,8 @@ def _row_work(given: Given) -> Answer:
 def _pipeline_split(given: Given) -> Answer:
     ids = torch.tensor(given["document_ids"])
     parts = split_rows(_batch(ids), given["microbatches"])
-    found = [get_unpad_data(cast("Any", part)["document_ids"]) for part in parts]
-    return {"microbatches": [{"cu_seqlens": _listed(offsets), "max_seqlen": most} for _, offsets, most in found]}
+    flats = [gathered_flat(cast("Any", part)["document_ids"]) for part in parts]
+    return {"microbatches": [{"cu_seqlens": _listed(flat.cu_seqlens), "max_seqlen": flat.max_seqlen} for flat in flats]}
 
 
 def _round_trip(given: Given) -> Answer:
@@ -334,7 +340,7 @@ def _segment_numbers_of_slots(given: Given) -> Answer:
 
 def _chunk_resets(given: Given) -> Answer:
     offsets: list[int] = _listed(gathered_states(_rows(given["lengths"])).cu_seqlens)
-    return {"cu_seqlens": offsets, "resets_inside_chunks": [each for each in offsets if each % given["chunk"]]}
+    return {"cu_seqlens": offsets, "resets_inside_chunks": [each for each in offsets[:-1] if each % given["chunk"]]}
 
 
 def _targets_ahead(given: Given) -> Answer:
@@ -382,7 +388,8 @@ def _block_mask(given: Given) -> Answer:
 
 def _without_empty(given: Given) -> Answer:
     lengths = torch.tensor([given["lengths"]], dtype=torch.int32)
-    ids = document_ids_from_length_matrix(LengthMatrix(lengths), sum(given["lengths"]))
+    # A row has a place, if only for padding.
+    ids = document_ids_from_length_matrix(LengthMatrix(lengths), max(sum(given["lengths"]), 1))
     return {**_described(ids), "kept": _listed(lengths[0].nonzero()[:, 0])}
 
 
@@ -398,7 +405,7 @@ def _targets_per_document(given: Given) -> Answer:
     """A document of no token stands in no row; it has no targets, and the others have theirs under their own number."""
     lengths = given["lengths"]
     kept = [document for document, length in enumerate(lengths) if length]
-    ids = _rows([lengths[document] for document in kept])
+    ids = _rows([lengths[document] for document in kept], max(sum(lengths), 1))
     targets = reduce_by_document(mask_labels(torch.ones_like(ids), ids, "model") != -100, ids, "sum")
     counts = dict(zip(kept, _listed(targets), strict=True))
     return {"targets": [counts.get(document, 0) for document in range(len(lengths))]}
@@ -420,7 +427,7 @@ def _positions_from_lengths(given: Given) -> Answer:
 
 
 def _overlong(given: Given) -> Answer:
-    plan = plan_rows(given["lengths"], given["capacity"], overlong=given["policy"])
+    plan = plan_rows(given["lengths"], given["capacity"], overlong=given["policy"].replace("error", "refuse"))
     pieces = sorted(piece for row in plan.pieces for piece in row)
     return {
         "lengths": [piece.stop - piece.start for piece in pieces],
@@ -429,7 +436,10 @@ def _overlong(given: Given) -> Answer:
 
 
 def _fill(given: Given) -> Answer:
-    plan = RowPlan.from_rows(given["bins"], [], given["capacity"])
+    lengths = [length for row in given["bins"] for length in row]
+    numbers = iter(range(len(lengths)))
+    rows = [[next(numbers) for _ in row] for row in given["bins"]]
+    plan = RowPlan.from_rows(rows, lengths, given["capacity"])
     return {"real_tokens": plan.tokens, "slots": len(plan) * plan.capacity, "efficiency": plan.fill}
 
 

@@ -37,6 +37,11 @@ _KERNEL_FIELDS: Final = frozenset(
 ) | {"cu_seqlens_padded", "packed_seq_params"}
 """Arguments of kernels, whose names do not tell which places they count: they cannot be compared."""
 
+_DENSE_DTYPES: Final = (torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_DENSE_FAULTS: Final = (
+    "is neither 0, which allows attention, nor -inf or about the lowest number of the dtype, which blocks it, at",
+    "shows or hides other tokens than the document so far, first at",
+)
 _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
 _RESTART_REMEDY: Final = (
     "Leave positions out, or build them of the ids as packed: build_position_ids(document_ids). A model that reads of "
@@ -70,8 +75,9 @@ def check_agreement(
             `document_ids` (the structural ids), `_packed_seq_ids` and `attention_document_ids` (the attention ids
             again), `seq_idx`, `padding_mask`, `position_ids`, `attention_mask`, flash varlen kwargs, NEAT metadata,
             and the lengths of THD. Positions of several axes are checked for shape alone, and a maximum may be an
-            upper bound. Arguments of kernels, such as `cu_seqlens_q`, do not tell which places they count, and are
-            refused.
+            upper bound. An additive mask holds 0 where attention is allowed, and -inf or about the lowest number of
+            its dtype elsewhere: of biases it does not tell who sees whom, so they are refused. Arguments of kernels,
+            such as `cu_seqlens_q`, do not tell which places they count, and are refused.
         field: what errors call `document_ids`.
         position_policy: what the model declares: "document" where text positions have to restart in each document, at
             whatever number; "sequence" where they may run on as well.
@@ -123,7 +129,7 @@ def scan_agreeing(
     for name in ATTENTION_IDS:
         if name in arrays:
             _check_ids(name, ids, arrays[name])
-    _check_segment_index(ids, arrays)
+    _check_segment_index(host, ids, arrays)
     _check_mask(segments, ids, given.get("attention_mask"), arrays)
     _check_flash(host, given, arrays)
     _check_metadata(host, given, arrays)
@@ -232,11 +238,12 @@ def _check_structure(segments: Segments, ids: Array, arrays: Arrays) -> Segments
 
 
 def _check_positions(segments: Segments, ids: Array, arrays: Arrays) -> None:
-    """Text positions contradict the ids where they restart inside a document."""
+    """Text positions contradict the ids where they restart inside a document; none that a token has is negative."""
     positions = arrays.get("position_ids")
     if positions is None or positions.ndim != 2:
         return
     positions = np.broadcast_to(positions, ids.shape)
+    _raise_first("position_ids", (positions < 0) & (ids != 0), positions, "negative position of a token")
     values = positions.ravel()
     falls = np.zeros(ids.size, np.bool_)
     np.less_equal(values[1:], values[:-1], out=falls[1:])
@@ -261,7 +268,7 @@ def _check_mask(segments: Segments, ids: Array, given: object, arrays: Arrays) -
         wrong = (mask != 0) != (ids != 0)
         for hole in segments.holes.tolist():
             wrong.ravel()[segments.bounds[hole] : segments.bounds[hole + 1]] = False
-        _raise_first(name, wrong, mask, "marks other tokens than the ids keep")
+        _raise_first(name, wrong | (mask < 0), mask, "marks other tokens than the ids keep")
     else:
         _check_ids(name, ids, mask)
 
@@ -274,24 +281,48 @@ def _check_ids(name: str, ids: Array, other: Array) -> None:
     _raise_first(name, wrong, other, "marks other documents than the ids")
 
 
-def _check_segment_index(ids: Array, arrays: Arrays) -> None:
+def _check_segment_index(segments: Segments, ids: Array, arrays: Arrays) -> None:
     """Compare segment numbers at the tokens: at padding and in holes conventions differ."""
     numbers, kept = arrays.get("seq_idx"), ids != 0
-    if numbers is not None:
-        wrong = (kept & (numbers < 0)) | (_same_as_before(numbers, kept) != _same_as_before(ids, kept))
-        _raise_first("seq_idx", wrong, numbers, "marks other documents than the ids")
+    if numbers is None:
+        return
+    wrong = (kept & (numbers < 0)) | (_same_as_before(numbers, kept) != _same_as_before(ids, kept))
+    _raise_first("seq_idx", wrong, numbers, "marks other documents than the ids")
+    rows, starts = segments.documents.rows, segments.documents.starts
+    carried = numbers.ravel()[starts]
+    order = np.lexsort((carried, rows))
+    again = (np.diff(rows[order]) == 0) & (carried[order][1:] == carried[order][:-1])
+    wrong.ravel()[starts[order[1:][again]]] = True
+    _raise_first("seq_idx", wrong, numbers, "comes back after another document")
 
 
 def _check_dense_mask(segments: Segments, ids: Array, mask: Tensor) -> None:
+    _require_dense_form(segments, mask)
+    additive = mask.is_floating_point()
+    seen, hidden = (mask == 0, mask <= torch.finfo(mask.dtype).min / 2) if additive else (mask, ~mask)
+    unclear, differs = ~(seen | hidden), torch.where(build_block_causal_mask(segments), hidden, seen)
+    of_queries = torch.stack([unclear, differs]).any(-1).squeeze(2).cpu().numpy()
+    of_queries[1] &= ids != 0
+    for queries, places, message in zip(of_queries, (unclear, differs), _DENSE_FAULTS, strict=True):
+        if queries.any():
+            row, position = (int(axis[0]) for axis in np.nonzero(queries))
+            key = int(places[row, 0, position].int().argmax())
+            value = mask[row, 0, position, key].item()
+            raise _error("attention_mask", f"{message} key {key}", "disagreement", value, row, position)
+
+
+def _require_dense_form(segments: Segments, mask: Tensor) -> None:
+    name = "attention_mask"
+    problems = tensor_problems(mask, name)
+    if problems:
+        raise EncodingError(*problems)
     shape = (segments.batch, 1, segments.sequence, segments.sequence)
     if tuple(mask.shape) != shape or mask.device != segments.device:
         message = f"must be {shape} on {segments.device} for these ids"
-        raise _error("attention_mask", message, "shape", (tuple(mask.shape), mask.device))
-    visible = mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask != 0
-    wrong = (visible != build_block_causal_mask(segments)).squeeze(1).any(-1).cpu().numpy() & (ids != 0)
-    _raise_first(
-        "attention_mask", wrong, ids, "shows the token of this document something else than its document so far"
-    )
+        raise _error(name, message, "shape", (tuple(mask.shape), mask.device))
+    if mask.dtype not in _DENSE_DTYPES:
+        message = "must be bool, True where attention is allowed, or floating, to be added to scores"
+        raise _error(name, message, "dtype", mask.dtype)
 
 
 def _check_flash(segments: Segments, given: Mapping[str, object], arrays: Arrays) -> None:
@@ -299,9 +330,7 @@ def _check_flash(segments: Segments, given: Mapping[str, object], arrays: Arrays
     if not _is_given(given, FLASH_FIELDS):
         return
     _require_all(given, FLASH_FIELDS)
-    if segments.holes.size:
-        row, position = segments.locate(int(segments.holes[0]))
-        raise _error("cu_seq_lens_q", "cannot express the hole in a document here", "disagreement", None, row, position)
+    _refuse_holes("cu_seq_lens_q", segments)
     documents, places = segments.documents, segments.batch * segments.sequence
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
         offsets = arrays[name]
@@ -315,6 +344,8 @@ def _check_flash(segments: Segments, given: Mapping[str, object], arrays: Arrays
         wrong[documents.starts] = (cuts[before - 1] != documents.starts) | (cuts[before] != documents.ends)
         wrong = np.reshape(wrong, (segments.batch, segments.sequence))
         _raise_first(name, wrong, None, "has no segment that is exactly the document that begins here")
+    if not np.array_equal(arrays["cu_seq_lens_q"], arrays["cu_seq_lens_k"]):
+        raise _error("cu_seq_lens_k", "differs from cu_seq_lens_q", "disagreement")
     for name in ("max_length_q", "max_length_k"):
         _check_longest(name, given[name], int(np.diff(arrays["cu_seq_lens_" + name[-1]]).max()))
 
@@ -335,7 +366,9 @@ def _check_metadata(segments: Segments, given: Mapping[str, object], arrays: Arr
     if not np.array_equal(np.maximum(indices, -1), expected):
         raise _error("packed_token_indices", "names other tokens than the ids keep", "disagreement")
     for row, (found, wanted) in enumerate(zip(np.atleast_2d(offsets), bounds, strict=True)):
-        if not np.array_equal(np.unique(found[found >= 0]), wanted[wanted >= 0]):
+        unused = np.cumsum(found < 0) > 0
+        rising = (found[unused] < 0).all() and (np.diff(found[~unused]) >= 0).all()
+        if not rising or not np.array_equal(np.unique(found[~unused]), wanted[wanted >= 0]):
             message = "cuts the kept tokens elsewhere than the ids do"
             raise _error("cu_seqlens", message, "disagreement", found.tolist(), row)
     if given.get("max_seqlen") is not None:
@@ -343,23 +376,41 @@ def _check_metadata(segments: Segments, given: Mapping[str, object], arrays: Arr
 
 
 def _check_lengths(segments: Segments, arrays: Arrays) -> None:
-    """Compare THD lengths: the real ones with the documents, the padded ones with where those begin."""
+    """Compare THD lengths: the real ones with the documents, the padded ones with where those begin and end."""
+    given = [name for name in LENGTH_FIELDS if name in arrays]
+    if given:
+        _refuse_holes(given[0], segments)
     documents = segments.documents
     heads = np.cumsum(documents.counts) - documents.counts
-    for name in LENGTH_FIELDS:
-        if name not in arrays:
-            continue
+    for name in given:
         for row, lengths in enumerate(arrays[name]):
             these = slice(heads[row], heads[row] + documents.counts[row])
+            starts, ends = (at[these] - row * segments.sequence for at in (documents.starts, documents.ends))
             found = lengths[lengths > 0]
-            if name == "seq_lens":
-                agrees = np.array_equal(found, documents.lengths[these])
-            else:
-                starts = documents.starts[these] - row * segments.sequence
-                agrees = found.size == starts.size and np.array_equal(np.cumsum(found) - found, starts)
-                agrees = agrees and found.sum() <= segments.sequence
-            if not agrees:
+            stops = np.cumsum(found)
+            real = name == "seq_lens" and np.array_equal(found, ends - starts)
+            padded = name == "seq_lens_padded" and np.array_equal(stops - found, starts)
+            if not real and not (padded and (stops >= ends).all() and (stops <= segments.sequence).all()):
                 raise _error(name, "counts other documents than the ids do", "disagreement", lengths.tolist(), row)
+    if len(given) > 1:
+        _require_pairs(*(arrays[name] for name in given))
+
+
+def _require_pairs(real: Array, padded: Array) -> None:
+    """Raise where a document does not have the same column in both lengths: consumers pair them by it."""
+    name, message = "seq_lens_padded", "does not count each document in the column in which seq_lens does"
+    if real.shape != padded.shape:
+        raise _error(name, message, "shape", padded.shape)
+    wrong = np.flatnonzero(((real > 0) != (padded > 0)).any(axis=1))
+    if wrong.size:
+        row = int(wrong[0])
+        raise _error(name, message, "disagreement", padded[row].tolist(), row)
+
+
+def _refuse_holes(name: str, segments: Segments) -> None:
+    if segments.holes.size:
+        row, position = segments.locate(int(segments.holes[0]))
+        raise _error(name, "cannot express the hole in a document here", "disagreement", None, row, position)
 
 
 def _same_as_before(ids: Array, kept: Array) -> npt.NDArray[np.bool_]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from numbers import Integral
 from typing import Any, Final, cast
 
 from torch import Tensor
 
-from neatpack.contracts.errors import EncodingError, PackingError, Problem
+from neatpack.contracts.errors import BatchError, EncodingError, PackingError, Problem
 from neatpack.contracts.tensors import is_dense
 
 INT32_MAX: Final = 2**31 - 1
@@ -59,6 +60,18 @@ def require_places(batch: int, sequence_length: int) -> None:
     if batch < 1 or batch * sequence_length > INT32_MAX:
         message = f"must make a batch of 1 to {INT32_MAX} places"
         raise EncodingError(Problem("sequence_length", message, "value", value=(batch, sequence_length)))
+
+
+def require_batch(batch: object) -> None:
+    """Raise unless a batch is a mapping whose entries can be replaced.
+
+    Raises:
+        BatchError: it is something else.
+    """
+    if not isinstance(batch, MutableMapping):
+        message = "must be a mapping whose entries can be replaced"
+        remedy = "Pass a dict; of another mapping, dict(batch)."
+        raise BatchError(Problem("batch", message, "type", value=type(batch).__name__, remedy=remedy))
 
 
 def require_flag(value: object, field: str, *, error: type[PackingError] = EncodingError) -> None:

@@ -75,10 +75,12 @@ def resolve_packing_contract(
     Args:
         packing: the model's contract. It wins over the name.
         attn_implementation: the older way to ask: "flash_attention_2", "_3" or "_4" means flash varlen kwargs, and
-            any other name a block-causal mask. Used only where `packing` is None; it always warns.
+            any other name a block-causal mask. Used only where `packing` is None; it always warns, and says what the
+            name was taken for.
 
     Raises:
         CapabilitiesError: `packing` is no packing contract.
+        ContractError: `attn_implementation` is no str.
 
     Example:
         >>> resolve_packing_contract(PackingCapabilities("document_ids")).packed_mask_type
@@ -86,16 +88,20 @@ def resolve_packing_contract(
         >>> resolve_packing_contract(None).packed_mask_type
         'block_causal'
     """
+    mask_type: PackedMaskType = "block_causal"
     if attn_implementation is not None:
-        warnings.warn(
-            "attn_implementation is deprecated: pass the contract that configure_packing(...) returned.",
-            FutureWarning,
-            stacklevel=2,
-        )
-    if packing is not None:
-        return PackingCapabilities.from_contract(packing)
-    mask_type: PackedMaskType = "flash_varlen" if attn_implementation in _FLASH_ATTENTION else "block_causal"
-    return PackingCapabilities(mask_type)
+        remedy = "Pass the contract that configure_packing(...) returned, and no name."
+        _require_name(attn_implementation, remedy)
+        mask_type = "flash_varlen" if attn_implementation in _FLASH_ATTENTION else "block_causal"
+        taken = f"is taken for packed_mask_type = {mask_type!r}" if packing is None else "is ignored beside a contract"
+        message = f"attn_implementation = {attn_implementation!r} is deprecated and {taken}. {remedy}"
+        warnings.warn(message, FutureWarning, stacklevel=2)
+    return PackingCapabilities(mask_type) if packing is None else PackingCapabilities.from_contract(packing)
+
+
+def _require_name(name: object, remedy: str) -> None:
+    if not isinstance(name, str):
+        raise ContractError(Problem("attn_implementation", "must be a str", "type", value=repr(name), remedy=remedy))
 
 
 def _require_contiguous(field: str, value: str, *, eligibility: bool, joined: bool) -> None:

@@ -172,7 +172,7 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
 
     Raises:
         EncodingError: the kwargs are malformed, their two sides differ, the offsets do not cover the batch, or a
-            segment mixes documents with padding or rows.
+            segment mixes documents with padding or rows or is longer than `max_length_q` or `max_length_k`.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2, 0, 0, 0]])
@@ -190,6 +190,7 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
         raise EncodingError(Problem("cu_seq_lens_k", "differs from cu_seq_lens_q", "disagreement", remedy=remedy))
     batch, sequence = padding_mask.shape
     starts, ends = _checked_segments(bounds.astype(np.int64), batch, sequence)
+    _require_longest(kwargs, int((ends - starts).max()))
     padded = np.add.reduceat(mask.ravel().astype(np.int64), starts)
     mixed = np.flatnonzero((padded != 0) & (padded != ends - starts))
     if mixed.size:
@@ -249,6 +250,15 @@ def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: object)
         message = f"must have from 1 to {INT32_MAX} places"
         return [Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape))]
     return same_place_problems(offsets_k, offsets_q, "cu_seq_lens_k", "cu_seq_lens_q")
+
+
+def _require_longest(kwargs: FlashVarlenKwargs[Tensor], longest: int) -> None:
+    """Raise where a maximum is below the longest segment, which a kernel would silently cut."""
+    for field, value in (("max_length_q", kwargs["max_length_q"]), ("max_length_k", kwargs["max_length_k"])):
+        if value < longest:
+            message = f"must be at least {longest}, the places of the longest segment"
+            remedy = "Give the longest segment of these offsets, or more."
+            raise EncodingError(Problem(field, message, "disagreement", value=value, remedy=remedy))
 
 
 def _checked_segments(bounds: Integers, batch: int, sequence: int) -> tuple[Integers, Integers]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from neatpack.adapters.arguments import (
     INT32_MAX,
     is_choice,
+    require_batch,
     require_count,
     require_flag,
     require_instance,
@@ -312,7 +313,8 @@ def convert_batch_output(
         -1000 where unused, and `qkv_format`.
 
     Raises:
-        BatchError: no such format, a batch without ids, or `padded_documents` that is no bool.
+        BatchError: no such format, a batch without ids or whose entries cannot be replaced, or `padded_documents` that
+            is no bool.
         DocumentIdsError: the ids are malformed, have a hole, padding elsewhere, or a row without any token.
 
     Example:
@@ -327,7 +329,7 @@ def convert_batch_output(
         problem = Problem("output_format", "is no batch format", "value", value=repr(output_format), remedy=remedy)
         raise BatchError(problem)
     require_flag(padded_documents, "padded_documents", error=BatchError)
-    require_instance(batch, Mapping, "batch", "Pass a dict.", error=BatchError)
+    require_batch(batch)
     if output_format == "batched":
         return batch
     segments, field = _attention_segments(batch)

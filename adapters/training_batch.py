@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.agreement import check_agreement, require_restarts
-from neatpack.adapters.arguments import INT64_MAX, tensor_problems
+from neatpack.adapters.arguments import INT64_MAX, require_batch, tensor_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Documents, Segments, read_together, scan_array
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
@@ -39,7 +39,7 @@ def adapt_model_inputs(
         The same mapping, with int64 `attention_document_ids`.
 
     Raises:
-        BatchError: an entry is missing or misshapen.
+        BatchError: an entry is missing or misshapen, or the entries of the batch cannot be replaced.
         DocumentIdsError: the ids are malformed.
         EncodingError: an entry contradicts the ids.
 
@@ -50,6 +50,7 @@ def adapt_model_inputs(
         >>> adapt_model_inputs(batch)["attention_document_ids"]
         tensor([[1, 1, 2, 0]])
     """
+    require_batch(batch)
     document_ids = require_tensor(batch, "document_ids", "Derive them, as document_ids_from_positions(...).")
     require_structure(batch)
     names = ("document_ids", "padding_mask", "position_ids", "seq_idx")
@@ -81,8 +82,8 @@ def enable_xdoc_attention(
 
     Raises:
         CapabilitiesError: the contract is no packing contract.
-        BatchError: an entry is missing or misshapen, a coordinate is negative or past int64, or the documents are
-            joined already.
+        BatchError: an entry is missing or misshapen, a coordinate is negative or past int64, the documents are joined
+            already, or the entries of the batch cannot be replaced.
         DocumentIdsError: ids are malformed; or the contract asks for flash varlen kwargs, and something is excluded
             or padded between the first and the last token of a row.
         EncodingError: text positions run on over the documents of a row already.
@@ -96,6 +97,7 @@ def enable_xdoc_attention(
         (tensor([[1, 1, 1, 0]]), tensor([[0, 1, 2, 0]]))
     """
     capabilities = PackingCapabilities.from_contract(packing_contract)
+    require_batch(batch)
     document_ids = require_tensor(batch, "document_ids", "Derive them, as document_ids_from_positions(...).")
     attention_ids = require_tensor(batch, "attention_document_ids", "Call adapt_model_inputs(batch) first.")
     position_ids = require_tensor(batch, "position_ids", "Build them: build_position_ids(document_ids).")

@@ -16,9 +16,10 @@ from neatpack.adapters.agreement import (
     refuse_kernel_fields,
     scan_agreeing,
 )
-from neatpack.adapters.arguments import require_flag
+from neatpack.adapters.arguments import require_batch, require_flag
 from neatpack.adapters.gathered import build_packed_sequence_metadata
 from neatpack.adapters.labels import mask_labels
+from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
@@ -70,8 +71,9 @@ def apply_packing_contract(
 
     Raises:
         CapabilitiesError: the contract is none.
-        BatchError: an entry is missing or misshapen, or rows are longer than the contract allows.
-        DocumentIdsError: ids are malformed, or have a hole where flash varlen kwargs are asked for.
+        BatchError: an entry is missing or misshapen, rows are longer than the contract allows, or the entries of the
+            batch cannot be replaced.
+        DocumentIdsError: ids are malformed, or have a hole where the contract asks for flash varlen kwargs.
         EncodingError: an entry contradicts the ids or is an argument of a kernel, text positions do not restart in
             each document and the contract does not say that they may run on, no such `label_shift`, or a flag that is
             no bool.
@@ -89,6 +91,7 @@ def apply_packing_contract(
     capabilities = PackingCapabilities.from_contract(contract)
     for name, value in (("flat", flat), ("inside_documents", inside_documents)):
         require_flag(value, name)
+    require_batch(batch)
     labels = require_tensor(batch, "labels", "Give labels, -100 where there is no target.")
     name, ids = _attention_ids(batch)
     require_structure(batch)
@@ -97,6 +100,8 @@ def apply_packing_contract(
     refuse_kernel_fields(entries)
     segments = scanned.attention
     _require_length(segments, capabilities)
+    if capabilities.packed_mask_type == "flash_varlen":
+        require_no_holes(segments, name)
     fields: dict[str, object] = {
         PACKED_SEQ_IDS: ids.to(torch.int64),
         "padding_mask": _padding_mask(entries, ids),

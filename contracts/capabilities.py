@@ -214,6 +214,9 @@ def parse_position_policy(value: object) -> PositionPolicy:
 
 def validate_packed_sequence_contract(value: object) -> list[Problem]:
     """List what keeps `value` from being a loader's contract of either generation. Values are checked, not names."""
+    if isinstance(value, type):
+        remedy = f"Give an instance, {value.__name__}(...)."
+        return [Problem("contract", "is a class", "type", value=value.__name__, remedy=remedy)]
     spellings = ("return_packed_sequence_metadata", "requires_packed_sequence_metadata")
     present = [name for name in spellings if hasattr(value, name)]
     if not present and not hasattr(value, "packed_mask_type"):

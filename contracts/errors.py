@@ -8,6 +8,9 @@ from typing import Final, Literal, get_args
 ProblemKind = Literal["missing", "type", "rank", "shape", "dtype", "device", "value", "disagreement", "unsupported"]
 PROBLEM_KINDS: Final[tuple[ProblemKind, ...]] = get_args(ProblemKind)
 
+_SHOWN_PROBLEMS: Final = 20
+_SHOWN_LETTERS: Final = 400
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -41,7 +44,7 @@ class Problem:
         indices = (("document", self.document), ("row", self.row), ("position", self.position))
         places = [f"{name} {index}" for name, index in indices if index is not None]
         where = f"{self.field}[{', '.join(places)}]" if places else self.field
-        value = "" if self.value is None else f" = {self.value}"
+        value = "" if self.value is None else f" = {_shortened(str(self.value))}"
         return f"{where}{value}: {self.message}.{' ' if self.remedy else ''}{self.remedy}"
 
 
@@ -59,13 +62,25 @@ class PackingError(Exception):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything that was found wrong, in the order in which it was found."""
+        """Everything that was found wrong, in the order in which it was found. The text shows the first of many."""
         return self.args
 
     def __str__(self) -> str:
-        if len(self.problems) == 1:
+        count = len(self.problems)
+        if count == 1:
             return str(self.problems[0])
-        return "\n".join([f"{len(self.problems)} problems:", *(f"- {problem}" for problem in self.problems)])
+        lines = [f"{count} problems:", *(f"- {problem}" for problem in self.problems[:_SHOWN_PROBLEMS])]
+        if count > _SHOWN_PROBLEMS:
+            lines.append(f"... and {count - _SHOWN_PROBLEMS} more.")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+
+def _shortened(text: str) -> str:
+    """Cut a long text, such as that of the offsets of a whole batch."""
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
 
 
 class DocumentIdsError(PackingError, ValueError):

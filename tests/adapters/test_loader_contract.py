@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from types import SimpleNamespace
 from typing import Any, cast
@@ -89,6 +90,8 @@ def test_what_is_no_contract_is_refused() -> None:
     for function in (require_supported_packing_contract, resolve_packing_contract):
         with pytest.raises(CapabilitiesError, match="packed_mask_type"):
             function(cast("AnyPackedSequenceContract", SimpleNamespace(packed_mask_type="flash")))
+        with pytest.raises(CapabilitiesError, match=r"is a class\. Give an instance, PackingCapabilities"):
+            function(cast("AnyPackedSequenceContract", PackingCapabilities))
 
 
 def test_a_contract_wins_over_a_name() -> None:
@@ -118,6 +121,23 @@ def test_a_name_alone_still_resolves(name: str, mask_type: str) -> None:
     with pytest.warns(FutureWarning):
         assert resolve_packing_contract(None, name).packed_mask_type == mask_type
     assert resolve_packing_contract(None).packed_mask_type == "block_causal"
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flash_attention2", "te", ""])
+def test_the_warning_names_what_was_given_and_what_it_is_taken_for(name: str) -> None:
+    with pytest.warns(FutureWarning) as caught:
+        found = resolve_packing_contract(None, name)
+    assert f"attn_implementation = {name!r} " in str(caught[0].message)
+    assert f"is taken for packed_mask_type = {found.packed_mask_type!r}" in str(caught[0].message)
+    with pytest.warns(FutureWarning, match="is ignored beside a contract"):
+        resolve_packing_contract(found, name)
+
+
+@pytest.mark.parametrize("name", [3, True, b"sdpa"])
+def test_what_is_no_name_is_refused(name: object) -> None:
+    for packing in (None, PackingCapabilities("document_ids")):
+        with pytest.raises(ContractError, match=re.escape(f"attn_implementation = {name!r}: must be a str")):
+            resolve_packing_contract(packing, cast("str", name))
 
 
 def test_a_loader_that_says_nothing_of_itself_does_nothing_special() -> None:

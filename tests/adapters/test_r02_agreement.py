@@ -192,6 +192,21 @@ def test_joined_documents_are_checked_against_the_attention_ids(batch: TrainingB
         ({"seq_lens_padded": torch.tensor([[3, 2]])}, "seq_lens_padded", "disagreement"),
         ({"seq_lens_padded": torch.tensor([[2, 4]])}, "seq_lens_padded", "disagreement"),
         ({"max_seqlen": 2}, "packed_token_indices", "missing"),
+        ({"seq_lens_padded": torch.tensor([[2, 1]])}, "seq_lens_padded", "disagreement"),
+        (
+            {"seq_lens": torch.tensor([[2, 2]]), "seq_lens_padded": torch.tensor([[2, 0, 3]])},
+            "seq_lens_padded",
+            "shape",
+        ),
+        ({"seq_idx": torch.tensor([[0, 0, 1, 1, -1]])}, None, ""),
+        ({"attention_mask": torch.tensor([[1, 1, -1, 1, 0]])}, "attention_mask", "disagreement"),
+        ({"attention_mask": build_block_causal_mask(_IDS).long()}, "attention_mask", "dtype"),
+        ({"attention_mask": build_block_causal_mask(_IDS).to(torch.complex64)}, "attention_mask", "dtype"),
+        ({"attention_mask": build_block_causal_mask(_IDS).to_sparse()}, "attention_mask", "type"),
+        ({"attention_mask": torch.zeros(1, 1, 5, 5, device="meta")}, "attention_mask", "device"),
+        ({"position_ids": torch.tensor([[-2, -1, 0, 1, 0]])}, "position_ids", "disagreement"),
+        ({"position_ids": torch.tensor([[0, 1, 0, 1, -1]])}, None, ""),
+        ({"position_ids": torch.tensor([[[-2, -1, 0, 1, 0]]])}, None, ""),
     ],
 )
 def test_one_entry_beside_the_ids(entries: Mapping[str, object], field: str | None, kind: str) -> None:
@@ -217,6 +232,7 @@ def test_one_entry_beside_the_ids(entries: Mapping[str, object], field: str | No
         {"cu_seq_lens_q": torch.tensor([0, 4, 2, 5], dtype=torch.int32)},
         {"cu_seq_lens_q": torch.tensor([0], dtype=torch.int32)},
         {"cu_seq_lens_q": torch.tensor([[0, 2, 4, 5]], dtype=torch.int32)},
+        {"cu_seq_lens_k": torch.tensor([0, 2, 2, 4, 5], dtype=torch.int32)},
     ],
 )
 def test_flash_kwargs_that_differ_are_refused(changes: Mapping[str, object]) -> None:
@@ -229,6 +245,68 @@ def test_flash_kwargs_that_differ_are_refused(changes: Mapping[str, object]) -> 
 def test_flash_kwargs_cannot_stand_beside_a_hole() -> None:
     with pytest.raises(EncodingError, match="hole"):
         check_agreement(torch.tensor([[1, 0, 1]]), dict(flash_varlen_kwargs(torch.ones(1, 3, dtype=torch.int64))))
+
+
+@pytest.mark.parametrize(("name", "length"), [("seq_lens", 2), ("seq_lens", 3), ("seq_lens_padded", 3)])
+def test_lengths_cannot_stand_beside_a_hole(name: str, length: int) -> None:
+    with pytest.raises(EncodingError, match=rf"{name}\[row 0, position 1\].*hole"):
+        check_agreement(torch.tensor([[1, 0, 1]]), {name: torch.tensor([[length]])})
+
+
+@pytest.mark.parametrize(
+    ("real", "padded"), [([[2, 2, 0]], [[2, 0, 3]]), ([[2, -1000, 2]], [[2, 3, -1000]]), ([[0, 2, 2]], [[2, 2, 0]])]
+)
+def test_lengths_of_a_document_stand_in_one_column(real: list[list[int]], padded: list[list[int]]) -> None:
+    """Consumers pair the two by column, so that documents would take the slots of others."""
+    for name, lengths in (("seq_lens", real), ("seq_lens_padded", padded)):
+        check_agreement(_IDS, {name: torch.tensor(lengths)})
+    with pytest.raises(EncodingError, match=r"seq_lens_padded\[row 0\] = .*column"):
+        check_agreement(_IDS, {"seq_lens": torch.tensor(real), "seq_lens_padded": torch.tensor(padded)})
+
+
+@pytest.mark.parametrize("offsets", [[0, 4, 2], [0, -1, 2, 4], [2, 0, 4]])
+def test_gathered_offsets_rise_up_to_what_is_unused(offsets: list[int]) -> None:
+    indices = build_packed_sequence_metadata(_IDS)["packed_token_indices"]
+    right = torch.tensor([[0, 2, 4, 4, -1, -7]])
+    check_agreement(_IDS, {"packed_token_indices": indices, "cu_seqlens": right})
+    with pytest.raises(EncodingError, match=r"cu_seqlens\[row 0\]"):
+        check_agreement(_IDS, {"packed_token_indices": indices, "cu_seqlens": torch.tensor([offsets])})
+
+
+def test_a_segment_number_does_not_come_back() -> None:
+    """Kernels that scan by chunks compare numbers across whole chunks."""
+    ids = torch.tensor([[1, 2, 3, 3, 0]])
+    check_agreement(ids, {"seq_idx": torch.tensor([[7, 5, 6, 6, 7]])})
+    with pytest.raises(EncodingError, match=r"seq_idx\[row 0, position 2\] = 7: comes back"):
+        check_agreement(ids, {"seq_idx": torch.tensor([[7, 5, 7, 7, -1]])})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.5, -0.25, -1e4])
+@pytest.mark.parametrize("place", [(0, 1, 0), (0, 1, 3), (0, 4, 0)])
+def test_an_additive_mask_holds_what_allows_or_blocks_and_nothing_else(
+    dtype: torch.dtype, value: float, place: tuple[int, int, int]
+) -> None:
+    mask = build_block_causal_mask(_IDS, dtype)
+    check_agreement(_IDS, {"attention_mask": mask})
+    row, position, key = place
+    mask[row, 0, position, key] = value
+    with pytest.raises(EncodingError, match=f"is neither 0.* at key {key}") as caught:
+        check_agreement(_IDS, {"attention_mask": mask})
+    problem = caught.value.problems[0]
+    assert (problem.row, problem.position, str(problem.value)) == (
+        row,
+        position,
+        str(mask[row, 0, position, key].item()),
+    )
+
+
+def test_a_dense_mask_that_leaks_names_the_first_key() -> None:
+    mask = build_block_causal_mask(_IDS, torch.float32, blocked=float("-inf"))
+    check_agreement(_IDS, {"attention_mask": mask})
+    mask[0, 0, 3, 1] = 0.0
+    with pytest.raises(EncodingError, match=r"position 3\] = 0.0: .* first at key 1\."):
+        check_agreement(_IDS, {"attention_mask": mask})
 
 
 def test_a_plain_mask_may_keep_a_hole_or_leave_it_out() -> None:

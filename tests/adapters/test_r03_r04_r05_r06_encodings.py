@@ -144,6 +144,20 @@ def test_ids_come_back_from_physical_offsets_and_padding(ids: Tensor, padding: P
     assert listed(found) == oracle.canonical(rows_of(ids))
 
 
+@holds_for(
+    ids=document_ids(), padding=_WAYS, name=st.sampled_from(["max_length_q", "max_length_k"]), change=st.integers(-2, 2)
+)
+def test_a_longest_below_a_segment_is_refused(ids: Tensor, padding: PaddingSegments, name: str, change: int) -> None:
+    kwargs: Any = flash_varlen_kwargs(ids, padding)
+    kwargs[name] = max(kwargs[name] + change, 0)
+    longest = max(pair[1] - pair[0] for pair in pairwise(listed(kwargs["cu_seq_lens_q"])))
+    if kwargs[name] >= longest:
+        assert listed(document_ids_from_flash_varlen(kwargs, ids == 0)) == oracle.canonical(rows_of(ids))
+        return
+    with pytest.raises(EncodingError, match=f"{name} = {kwargs[name]}: must be at least {longest}"):
+        document_ids_from_flash_varlen(kwargs, ids == 0)
+
+
 @holds_for(ids=document_ids(padding="trailing"))
 def test_ids_come_back_from_lengths(ids: Tensor) -> None:
     rows = rows_of(ids)

@@ -1,14 +1,24 @@
-"""What a batch under a contract says of padding, by what it brought."""
+"""What a batch under a contract holds, by what it brought, and which batches come under none."""
 
 from __future__ import annotations
 
+from collections import UserDict
+from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
 
-from neatpack.adapters import apply_packing_contract
-from neatpack.contracts.capabilities import PackingCapabilities
+from neatpack.adapters import (
+    adapt_model_inputs,
+    apply_packing_contract,
+    build_position_ids,
+    convert_batch_output,
+    enable_xdoc_attention,
+)
+from neatpack.contracts.capabilities import PACKED_MASK_TYPES, PackedMaskType, PackingCapabilities
+from neatpack.contracts.errors import BatchError, DocumentIdsError
 
 _IDS = torch.tensor([[1, 0, 1, 2, 0, 0]])
 _STRUCTURAL = torch.tensor([[1, 1, 1, 2, 2, 0]])
@@ -28,3 +38,34 @@ def test_padding_is_told_from_tokens_that_attention_leaves_out(brought: Any, exp
     batch: Any = {"input_ids": _IDS + 9, "labels": _IDS + 9, "attention_document_ids": _IDS, **brought}
     found = apply_packing_contract(batch, PackingCapabilities("document_ids"))
     assert torch.equal(found["padding_mask"], expected)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("mask_type", PACKED_MASK_TYPES)
+def test_a_hole_is_refused_where_flash_varlen_kwargs_will_be_derived(mask_type: PackedMaskType, flat: bool) -> None:
+    """A bound model would find out in its first step."""
+    batch: Any = {"input_ids": _IDS, "labels": _IDS, "attention_document_ids": _IDS, "document_ids": _STRUCTURAL}
+    before = dict(batch)
+    if mask_type != "flash_varlen":
+        apply_packing_contract(batch, PackingCapabilities(mask_type), flat=flat)
+        return
+    with pytest.raises(DocumentIdsError, match=r"attention_document_ids\[row 0, position 1\] = 0: a hole"):
+        apply_packing_contract(batch, PackingCapabilities(mask_type), flat=flat)
+    assert batch == before
+
+
+_REPLACING: dict[str, Callable[[Any], object]] = {
+    "adapt_model_inputs": adapt_model_inputs,
+    "enable_xdoc_attention": lambda batch: enable_xdoc_attention(batch, PackingCapabilities("document_ids")),
+    "apply_packing_contract": lambda batch: apply_packing_contract(batch, PackingCapabilities("document_ids")),
+    "convert_batch_output": lambda batch: convert_batch_output(batch, "thd"),
+}
+
+
+@pytest.mark.parametrize("function", _REPLACING.values(), ids=_REPLACING)
+def test_a_batch_whose_entries_cannot_be_replaced_is_refused(function: Callable[[Any], object]) -> None:
+    entries: Any = {"input_ids": _STRUCTURAL, "labels": _STRUCTURAL, "position_ids": build_position_ids(_STRUCTURAL)}
+    entries |= {"padding_mask": _STRUCTURAL == 0, "document_ids": _STRUCTURAL, "attention_document_ids": _STRUCTURAL}
+    with pytest.raises(BatchError, match=r"batch = mappingproxy: .*\bdict\(batch\)"):
+        function(MappingProxyType(entries))
+    function(UserDict(entries))

@@ -50,5 +50,26 @@ def test_several_problems_are_all_shown() -> None:
     assert str(PackingError(PROBLEM, other)) == f"2 problems:\n- {PROBLEM}\n- labels: missing."
 
 
+def test_of_many_problems_the_first_are_shown_and_all_are_data() -> None:
+    error = PackingError(
+        *(Problem("lengths", "must be a positive int", "value", document=each) for each in range(9999))
+    )
+    lines = str(error).splitlines()
+    assert lines[0] == "9999 problems:"
+    assert lines[1:-1] == [f"- {problem}" for problem in error.problems[:20]]
+    assert lines[-1] == "... and 9979 more."
+    assert len(error.problems) == 9999
+    assert repr(error) == f"PackingError({str(error)!r})"
+    assert len(str(PackingError(*error.problems[:20])).splitlines()) == 21
+
+
+def test_a_long_value_is_cut_in_the_text_and_kept_as_data() -> None:
+    problem = Problem("cu_seqlens", "cuts elsewhere", "value", value=list(range(10**5)), remedy="Leave it out.")
+    assert len(str(problem)) < 500
+    assert str(problem).startswith("cu_seqlens = [0, 1, 2, ")
+    assert str(problem).endswith("...: cuts elsewhere. Leave it out.")
+    assert problem.value == list(range(10**5))
+
+
 def test_kinds_and_their_literal_agree() -> None:
     assert set(PROBLEM_KINDS) == set(get_args(ProblemKind))

@@ -47,6 +47,7 @@ from tests.adapters import (
     test_loader_contract,
     test_r01_ids,
     test_r02_agreement,
+    test_r02_corruptions,
     test_r03_r04_r05_r06_encodings,
     test_r07_slices,
     test_r08_positions,
@@ -73,6 +74,7 @@ _RULES: Final = (
     test_loader_contract,
     test_r01_ids,
     test_r02_agreement,
+    test_r02_corruptions,
     test_r03_r04_r05_r06_encodings,
     test_r07_slices,
     test_r08_positions,
@@ -130,6 +132,23 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
             "_check_lengths",
         )
     ],
+    "test_an_encoding_that_is_wrong_in_one_place_is_refused": [
+        Fault(f"{name} does nothing", agreement, name, returns(None))
+        for name in (
+            "_check_dense_mask",
+            "_check_ids",
+            "_check_segment_index",
+            "_check_positions",
+            "_check_structure",
+            "_check_flash",
+            "_check_metadata",
+            "_check_lengths",
+        )
+    ],
+    "test_so_is_one_that_can_express_holes_beside_some": [
+        Fault("dense masks unheeded", agreement, "_check_dense_mask", returns(None)),
+        Fault("hole split", Segments, "documents", swap(property(faults.holes_split))),
+    ],
     "test_positions_that_restart_agree_wherever_they_start_and_whatever_is_excluded": [
         Fault("excluded tokens unheeded", agreement, "require_restarts", swap(faults.restarts_where_kept)),
         Fault("restarts at 0 alone", agreement, "require_restarts", swap(faults.restarts_at_zero)),
@@ -170,6 +189,10 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     ],
     "test_ids_come_back_from_physical_offsets_and_padding": [
         Fault("padding taken for documents", physical, "read_together", after(faults.last_unread)),
+    ],
+    "test_a_longest_below_a_segment_is_refused": [
+        Fault("longest unread", physical, "_require_longest", returns(None)),
+        Fault("upper bounds refused", physical, "_require_longest", swap(faults.refuses)),
     ],
     "test_ids_come_back_from_lengths": [
         Fault("rows backwards", document_ids, "_length_problems", swap(faults.lengths_backwards)),

@@ -106,6 +106,19 @@ def is_choice(value: object, choices: tuple[str, ...]) -> bool:
     return isinstance(value, str) and value in choices
 
 
+def require_choice(
+    value: object, choices: tuple[str, ...], field: str, *, error: type[PackingError] = EncodingError
+) -> None:
+    """Raise unless an argument is one of several words.
+
+    Raises:
+        EncodingError: it is something else; or `error`.
+    """
+    if not is_choice(value, choices):
+        remedy = f"Give one of {', '.join(map(repr, choices))}."
+        raise error(Problem(field, "is no such choice", "value", value=repr(value), remedy=remedy))
+
+
 def tensor_problems(value: object, field: str, *, data: bool = True) -> list[Problem]:
     """List what keeps a value from being a torch tensor whose values can be looked at.
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import require_count
+from neatpack.adapters.arguments import require_count, require_instance
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
 _MOST: Final = 2**62
+
+_EXTREMES: Final = (2.0**-256, 2.0**256)
+"""Between these no sum of costs over a plan is lost to 0 or past what a float holds."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class AttentionCost:
         quadratic: cost per token and token, of attention inside the document.
 
     Raises:
-        PlanError: a coefficient is negative or no finite number, or both are 0.
+        PlanError: a coefficient is neither 0 nor a number from 2 ** -256 to 2 ** 256, or both are 0.
 
     Example:
         >>> AttentionCost(linear=1.0, quadratic=0.5).of(np.array([2, 4]))
@@ -39,12 +42,12 @@ class AttentionCost:
     def __post_init__(self) -> None:
         values: dict[str, object] = {"linear": self.linear, "quadratic": self.quadratic}
         for name, value in values.items():
-            number = not isinstance(value, bool) and isinstance(value, Real)
-            if not (number and 0 <= cast("float", value) < math.inf):
+            number = _as_float(value)
+            if number != 0 and not _EXTREMES[0] <= number <= _EXTREMES[1]:
                 remedy = "Give a cost per token, or take AttentionCost.of_model."
-                problem = Problem(name, "must be a finite number, 0 or above", "value", value=value, remedy=remedy)
-                raise PlanError(problem)
-            object.__setattr__(self, name, float(cast("float", value)))
+                message = "must be 0, or a number from 2 ** -256 to 2 ** 256"
+                raise PlanError(Problem(name, message, "value", value=value, remedy=remedy))
+            object.__setattr__(self, name, number)
         if self.linear == self.quadratic == 0:
             raise PlanError(Problem("linear", "and quadratic are both 0: nothing costs anything", "value"))
 
@@ -74,6 +77,23 @@ class AttentionCost:
         return cls(linear=2.0 * parameters, quadratic=2.0 * layers * width)
 
     def of(self, lengths: Integers) -> npt.NDArray[np.float64]:
-        """Give the cost of documents of these lengths, in the shape of `lengths`."""
+        """Give the cost of documents of these lengths, in the shape of `lengths`.
+
+        Raises:
+            PlanError: lengths are no array of integers, 0 or above.
+        """
+        require_instance(lengths, np.ndarray, "lengths", "Convert them: numpy.array(...).", error=PlanError)
+        integral = lengths.dtype.kind in "iu"
+        if not integral or lengths.min(initial=0) < 0:
+            found = lengths.min() if integral else lengths.dtype
+            raise PlanError(Problem("lengths", "must be integers, 0 or above", "value", value=found))
         tokens = lengths.astype(np.float64)
         return self.linear * tokens + self.quadratic * tokens * tokens
+
+
+def _as_float(value: object) -> float:
+    """Give a number, or infinity where it is none that a float holds."""
+    try:
+        return math.inf if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:
+        return math.inf

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from torch import Tensor, cat
+import torch
+from torch import Tensor
 
-from neatpack.adapters.arguments import is_count, require_instance
+from neatpack.adapters.arguments import INT64_MAX, INT64_MIN, is_count, require_count, require_instance
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Integers, Segments, as_segments, to_tensor
-from neatpack.adapters.token_fields import dtype_problems
+from neatpack.adapters.token_fields import dtype_problems, holds
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 
 
@@ -39,7 +40,13 @@ class DocumentRows:
     in_no_document: Tensor
 
     def is_padded(self, batch: int) -> bool:
-        """Tell whether the rows of a batch differ in length. Nothing is read from a device."""
+        """Tell whether the rows of a batch differ in length. Nothing is read from a device.
+
+        Raises:
+            BatchError: there is no such batch.
+        """
+        remedy = "Give the index of a batch, from 0."
+        batch = require_count(batch, "batch", remedy, most=len(self.places) - 1, error=BatchError)
         return bool((self.lengths[batch] != self.places[batch].shape[1]).any())
 
     def take(self, values: Tensor, batch: int, *, axis: int = 0, fill: int = 0) -> Tensor:
@@ -52,13 +59,17 @@ class DocumentRows:
             fill: what stands after the end of a row.
 
         Raises:
-            BatchError: the two dimensions are not those of the packed batch, or torch moves no values of this dtype.
+            BatchError: the two dimensions are not those of the packed batch, torch moves no values of this dtype, the
+                dtype cannot hold `fill`, or there is no such batch or axis.
         """
-        _require_shape("values", values, axis, self.shape)
+        is_padded = self.is_padded(batch)
+        axis = require_count(axis, "axis", "Give a dimension of the values, from 0.", error=BatchError)
+        _require_values("values", values, axis, self.shape, self.sources.device)
+        _require_fill(fill, values.dtype)
         places, padding = self.places[batch], self.padding[batch]
         taken = values.flatten(axis, axis + 1).index_select(axis, places.flatten())
         taken = taken.view(*values.shape[:axis], *places.shape, *values.shape[axis + 2 :])
-        if not self.is_padded(batch):
+        if not is_padded:
             return taken
         return taken.masked_fill_(padding.view(*padding.shape, *[1] * (values.ndim - axis - 2)), fill)
 
@@ -72,15 +83,20 @@ class DocumentRows:
             `[batch, sequence, ...]`, to which gradients of `parts` are known.
 
         Raises:
-            BatchError: a part has not the shape of its batch, or torch moves no values of its dtype.
+            BatchError: a part has not the shape of its batch, parts differ in other dimensions or device, or torch
+                moves no values of their dtype.
         """
+        require_instance(parts, Sequence, "parts", "Give a list of tensors, one for each batch.", error=BatchError)
         if len(parts) != len(self.places):
             problem = Problem("parts", f"must be one for each of {len(self.places)} batches", "value", value=len(parts))
             raise BatchError(problem)
         for part, places in zip(parts, self.places, strict=True):
-            _require_shape("parts", part, 0, (places.shape[0], places.shape[1]))
+            _require_values("parts", part, 0, (places.shape[0], places.shape[1]), self.sources.device)
+        rests = sorted({tuple(part.shape[2:]) for part in parts})
+        if len(rests) > 1:
+            raise BatchError(Problem("parts", "must all have the same dimensions per token", "shape", value=rests))
         flat = [part.flatten(0, 1) for part in parts]
-        joined = flat[0] if len(flat) == 1 else cat(flat)
+        joined = flat[0] if len(flat) == 1 else torch.cat(flat)
         found = joined.index_select(0, self.sources)
         found = found.masked_fill_(self.in_no_document.view(-1, *[1] * (found.ndim - 1)), 0)
         return found.view(*self.shape, *found.shape[1:])
@@ -185,12 +201,22 @@ def _checked_groups(groups: Sequence[Sequence[int]] | None, count: int) -> list[
     return [np.asarray(group, np.int64) for group in groups]
 
 
-def _require_shape(field: str, values: object, axis: int, shape: tuple[int, int]) -> None:
+def _require_values(field: str, values: object, axis: int, shape: tuple[int, int], device: torch.device) -> None:
     require_instance(values, Tensor, field, "Give one value, or one vector, per token.", error=BatchError)
     found = values.shape if isinstance(values, Tensor) else ()
     if tuple(found[axis : axis + 2]) != shape:
         message = f"must have {shape} from dimension {axis} on, one entry per place"
         raise BatchError(Problem(field, message, "shape", value=tuple(found)))
+    if cast("Tensor", values).device != device:
+        message = f"must lie where the document ids lay, on {device}"
+        raise BatchError(Problem(field, message, "device", value=cast("Tensor", values).device))
     problems = dtype_problems(field, cast("Tensor", values))
     if problems:
         raise BatchError(*problems)
+
+
+def _require_fill(fill: object, dtype: torch.dtype) -> None:
+    remedy = "Give a number that the dtype of the values holds."
+    number = require_count(fill, "fill", remedy, least=INT64_MIN, most=INT64_MAX, error=BatchError)
+    if not holds(dtype, number):
+        raise BatchError(Problem("fill", f"does not fit {dtype}", "value", value=number, remedy=remedy))

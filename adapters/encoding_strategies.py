@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from neatpack.adapters.arguments import require_choice, require_instance
 from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.length_matrix import length_matrix
 from neatpack.adapters.physical import physical_offsets
@@ -42,6 +43,8 @@ EncodingFault = Literal[
 
 ENCODING_FAULTS: Final[tuple[EncodingFault, ...]] = get_args(EncodingFault)
 
+_STRATEGY_REMEDY: Final = 'Give a strategy: document_ids(padding="trailing", canonical=True).'
+
 Encoding: TypeAlias = (
     GatheredRows[Tensor]
     | PhysicalFlat[Tensor]
@@ -71,14 +74,15 @@ _ENCODE: Final[dict[EncodingName, Callable[[Tensor], Encoding]]] = {
 }
 
 
-@st.composite
-def encodings(draw: st.DrawFn, name: EncodingName, document_ids: st.SearchStrategy[Tensor]) -> Encoded:
+def encodings(name: EncodingName, document_ids: st.SearchStrategy[Tensor]) -> st.SearchStrategy[Encoded]:
     """Draw an encoding that is right, with its ids.
 
     Args:
-        draw: given by hypothesis.
         name: which encoding.
         document_ids: canonical ids that it can express; those with trailing padding always are.
+
+    Raises:
+        EncodingError: there is no such encoding, or `document_ids` is no strategy.
 
     Example:
         >>> from hypothesis import given, settings
@@ -89,18 +93,26 @@ def encodings(draw: st.DrawFn, name: EncodingName, document_ids: st.SearchStrate
         ...     assert encoded.encoding.seq_lens.shape[0] == encoded.document_ids.shape[0]
         >>> check()
     """
+    require_choice(name, ENCODING_NAMES, "name")
+    require_instance(document_ids, st.SearchStrategy, "document_ids", _STRATEGY_REMEDY)
+    return _encodings(name, document_ids)
+
+
+@st.composite
+def _encodings(draw: st.DrawFn, name: EncodingName, document_ids: st.SearchStrategy[Tensor]) -> Encoded:
     ids = draw(document_ids).to(torch.int64)
     return Encoded(ids, _ENCODE[name](ids))
 
 
-@st.composite
-def malformed_encodings(draw: st.DrawFn, fault: EncodingFault, document_ids: st.SearchStrategy[Tensor]) -> Encoded:
+def malformed_encodings(fault: EncodingFault, document_ids: st.SearchStrategy[Tensor]) -> st.SearchStrategy[Encoded]:
     """Draw an encoding that is wrong in the named way, with the ids of the right one.
 
     Args:
-        draw: given by hypothesis.
         fault: what is wrong.
         document_ids: as `encodings` takes them. Where they leave no room for the fault, others are drawn.
+
+    Raises:
+        EncodingError: there is no such fault, or `document_ids` is no strategy.
 
     Example:
         >>> from hypothesis import given, settings
@@ -111,6 +123,13 @@ def malformed_encodings(draw: st.DrawFn, fault: EncodingFault, document_ids: st.
         ...     assert bool((encoded.encoding.lengths < 0).any())
         >>> check()
     """
+    require_choice(fault, ENCODING_FAULTS, "fault")
+    require_instance(document_ids, st.SearchStrategy, "document_ids", _STRATEGY_REMEDY)
+    return _malformed_encodings(fault, document_ids)
+
+
+@st.composite
+def _malformed_encodings(draw: st.DrawFn, fault: EncodingFault, document_ids: st.SearchStrategy[Tensor]) -> Encoded:
     name, needs, spoil = _FAULTS[fault]
     ids = draw(document_ids.filter(needs)).to(torch.int64)
     return Encoded(ids, spoil(draw, _ENCODE[name](ids), ids))

@@ -23,20 +23,24 @@ class Rooms:
 
     def take(self, length: int) -> int:
         """Take room from the first row that has enough, and give its index."""
-        node = 1
+        most, node = self._most, 1
         while node < self._leaves:
             node *= 2
-            if self._most[node] < length:
+            if most[node] < length:
                 node += 1
         row = node - self._leaves
-        self.put(row, self._most[node] - length, self._seats[row] - 1)
+        self.put(row, most[node] - length, self._seats[row] - 1)
         return row
 
     def put(self, row: int, room: int, seats: int) -> None:
         """Say how much room a row has left, and for how many documents."""
         self._seats[row] = seats
-        node = row + self._leaves
-        self._most[node] = room if seats else 0
+        most, node = self._most, row + self._leaves
+        room = room if seats else 0
+        most[node] = room
         while node > 1:
+            room = max(room, most[node ^ 1])
             node //= 2
-            self._most[node] = max(self._most[2 * node], self._most[2 * node + 1])
+            if most[node] == room:
+                return  # Nothing changes above.
+            most[node] = room

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from neatpack.adapters.arguments import is_choice, require_flag
 from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
-from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.contracts.errors import EncodingError, PackingError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
 
 
@@ -52,11 +54,10 @@ def mask_labels(
         tensor([[  11,   12, -100,   21, -100, -100]])
     """
     require_flag(inside_documents, "inside_documents")
+    require_label_shift(label_shift)
     attention = as_segments(attention_document_ids, field="attention_document_ids")
     structural = attention if document_ids is None else as_segments(document_ids)
-    problems = _problems(labels, (attention, structural), label_shift)
-    if problems:
-        raise EncodingError(*problems)
+    require_labels(labels, (attention, structural))
     own_last = structural.documents.ends - 1
     labels = labels.masked_fill(_crossing(attention, label_shift, own_last), IGNORED_LABEL)
     if inside_documents:
@@ -67,7 +68,8 @@ def mask_labels(
 def count_valid_targets(labels: Tensor) -> Tensor:
     """Count the targets of final labels, the divisor of a summed loss: int64, no dimension, on the labels' device.
 
-    Sum it over microbatches and ranks before you divide.
+    It counts all that is not -100, and looks at no ids: what stands at padding, at holes or over a boundary counts as
+    well, until `mask_labels` took it out. Sum it over microbatches and ranks before you divide.
 
     Raises:
         EncodingError: labels are no integers `[batch, sequence]`.
@@ -77,19 +79,50 @@ def count_valid_targets(labels: Tensor) -> Tensor:
         >>> count_valid_targets(torch.tensor([[-100, 11, 12, -100]]))
         tensor(2)
     """
-    problems = labels_problems(labels)
+    problems = _labels_problems(labels)
     if problems:
         raise EncodingError(*problems)
     return (labels != IGNORED_LABEL).sum()
 
 
-def labels_problems(labels: object) -> list[Problem]:
+def _labels_problems(labels: object) -> list[Problem]:
     """List what keeps a value from being labels: signed integers `[batch, sequence]`, not empty."""
     problems = integer_rows_problems(labels, "labels")
     if not problems and isinstance(labels, Tensor) and not labels.dtype.is_signed:
         message = f"must be signed, to hold {IGNORED_LABEL} where there is no target"
         return [Problem("labels", message, "dtype", value=labels.dtype, remedy="Convert them: labels.long().")]
     return problems
+
+
+def require_label_shift(label_shift: object, *, error: type[PackingError] = EncodingError) -> None:
+    """Raise unless a value says who shifted labels.
+
+    Raises:
+        EncodingError: it does not; or `error`.
+    """
+    if not is_choice(label_shift, LABEL_SHIFTS):
+        remedy = f"State who shifted the labels: one of {', '.join(map(repr, LABEL_SHIFTS))}."
+        raise error(Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy))
+
+
+def require_labels(labels: object, bounds: Sequence[Segments]) -> None:
+    """Raise unless labels are integers in the shape of the ids, on their device.
+
+    Raises:
+        EncodingError: they are not.
+    """
+    problems = _labels_problems(labels)
+    if not problems and isinstance(labels, Tensor):
+        for segments in bounds:
+            shape = (segments.batch, segments.sequence)
+            if tuple(labels.shape) != shape:
+                message = f"must have the shape of the document ids, {shape}"
+                problems.append(Problem("labels", message, "shape", value=tuple(labels.shape)))
+            elif labels.device != segments.device:
+                message = f"must lie where the document ids lie, on {segments.device}"
+                problems.append(Problem("labels", message, "device", value=labels.device))
+    if problems:
+        raise EncodingError(*problems)
 
 
 def _crossing(segments: Segments, label_shift: LabelShift, own_last: Integers) -> Tensor:
@@ -104,21 +137,3 @@ def _crossing(segments: Segments, label_shift: LabelShift, own_last: Integers) -
             lasts = np.setdiff1d(lasts, own_last, assume_unique=True)
         dropped[lasts] = True
     return segments.tensor(dropped).view(segments.batch, segments.sequence)
-
-
-def _problems(labels: object, bounds: tuple[Segments, ...], label_shift: object) -> list[Problem]:
-    problems = labels_problems(labels)
-    if not is_choice(label_shift, LABEL_SHIFTS):
-        remedy = f"State who shifted the labels: one of {', '.join(map(repr, LABEL_SHIFTS))}."
-        problems.append(Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy))
-    if problems or not isinstance(labels, Tensor):
-        return problems
-    for segments in bounds:
-        shape = (segments.batch, segments.sequence)
-        if tuple(labels.shape) != shape:
-            message = f"must have the shape of the document ids, {shape}"
-            problems.append(Problem("labels", message, "shape", value=tuple(labels.shape)))
-        elif labels.device != segments.device:
-            message = f"must lie where the document ids lie, on {segments.device}"
-            problems.append(Problem("labels", message, "device", value=labels.device))
-    return problems

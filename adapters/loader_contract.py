@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Final
 
-from neatpack.adapters.arguments import is_choice, require_count, require_flag
-from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, LABEL_SHIFTS, BatchOutputFormat, LabelShift
+from neatpack.adapters.arguments import require_choice, require_count, require_flag
+from neatpack.adapters.labels import require_label_shift
+from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, LabelShift
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackedMaskType, PackingCapabilities
 from neatpack.contracts.errors import ContractError, Problem
 
@@ -120,12 +121,9 @@ def _require_contiguous(field: str, value: str, *, eligibility: bool, joined: bo
 
 
 def _require_words(output_format: object, label_shift: object) -> None:
-    words: list[tuple[str, object, tuple[str, ...]]] = [("output_format", output_format, BATCH_OUTPUT_FORMATS)]
-    words += [("label_shift", label_shift, LABEL_SHIFTS)] if label_shift is not None else []
-    for field, value, known in words:
-        if not is_choice(value, known):
-            remedy = f"Give one of {', '.join(map(repr, known))}."
-            raise ContractError(Problem(field, "is unknown", "value", value=repr(value), remedy=remedy))
+    require_choice(output_format, BATCH_OUTPUT_FORMATS, "output_format", error=ContractError)
+    if label_shift is not None:
+        require_label_shift(label_shift, error=ContractError)
 
 
 def _require_room(capabilities: PackingCapabilities, sequence_length: int | None) -> None:

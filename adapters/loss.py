@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import is_choice, require_count, tensor_problems
-from neatpack.adapters.labels import labels_problems
+from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
+from neatpack.adapters.labels import require_label_shift, require_labels
 from neatpack.adapters.segments import Integers, Segments, as_segments
-from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
-from neatpack.contracts.errors import BatchError, EncodingError, Problem
+from neatpack.contracts.batch import LabelShift
+from neatpack.contracts.errors import BatchError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
 
 WeightUnit = Literal["token", "document", "sequence"]
@@ -65,9 +65,8 @@ def mtp_targets(
     """
     segments = as_segments(attention_document_ids, field="attention_document_ids")
     bounds = [segments] if inside is None else [segments, as_segments(inside)]
-    _require_labels(labels, bounds)
-    if not is_choice(label_shift, LABEL_SHIFTS):
-        raise _unknown("label_shift", label_shift, LABEL_SHIFTS)
+    require_labels(labels, bounds)
+    require_label_shift(label_shift)
     depth = require_count(depth, "depth", "Give how many tokens lie between a token and its target.")
     kept = np.ones(labels.numel(), np.bool_)
     for each in bounds:
@@ -102,9 +101,8 @@ def loss_weights(labels: Tensor, document_ids: Tensor | Segments, per: WeightUni
         tensor([[0.0000, 0.5000, 0.5000, 0.0000, 1.0000, 0.0000]])
     """
     segments = as_segments(document_ids)
-    _require_labels(labels, [segments])
-    if not is_choice(per, WEIGHT_UNITS):
-        raise _unknown("per", per, WEIGHT_UNITS)
+    require_labels(labels, [segments])
+    require_choice(per, WEIGHT_UNITS, "per")
     counted = (labels != IGNORED_LABEL) & segments.tensor(_documents_of_places(segments) >= 0).view(labels.shape)
     weights = counted.to(torch.float32)
     if per == "token":
@@ -147,7 +145,8 @@ def tokens_remaining(document_ids: Tensor | Segments) -> Tensor:
 def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reduction: Reduction) -> Tensor:
     """Make one value of the tokens of each document; what stands at padding and holes has no part in it.
 
-    Gradients flow to the tokens. On a device nothing is read beyond the ids.
+    Gradients flow to the tokens. On a device nothing is read beyond the ids, and of int64 values whether int64 holds
+    their sums.
 
     Args:
         values: `[batch, sequence, ...]`, one entry per place of the rows.
@@ -161,7 +160,8 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        BatchError: values do not begin with the shape of the ids, lie elsewhere, or are uint64, which int64 cannot sum.
+        BatchError: values do not begin with the shape of the ids, lie elsewhere, are uint64, which int64 cannot sum, or
+            int64 with a sum past it.
         EncodingError: no such reduction.
 
     Example:
@@ -171,8 +171,7 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
     """
     segments = as_segments(document_ids)
     _require_values(values, segments)
-    if not is_choice(reduction, REDUCTIONS):
-        raise _unknown("reduction", reduction, REDUCTIONS)
+    require_choice(reduction, REDUCTIONS, "reduction")
     if values.dtype == torch.uint64:
         remedy = "Convert them: values.long()."
         raise BatchError(Problem("values", "cannot be summed in int64", "dtype", value=values.dtype, remedy=remedy))
@@ -180,12 +179,26 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
     count = segments.documents.lengths.size
     # One by one, float32 loses a thousandth of the mean of 100,000 tokens.
     exact = torch.promote_types(wide, torch.float64) if wide != torch.int64 else wide
-    flat = values.reshape(-1, *values.shape[2:]).to(exact)
-    sums = flat.new_zeros(count + 1, *flat.shape[1:]).index_add(0, _slots(segments), flat)[:count]
+    flat, slots = values.flatten(0, 1).to(exact), _slots(segments)
+    sums = flat.new_zeros(count + 1, *flat.shape[1:]).index_add(0, slots, flat)[:count]
+    if values.dtype == torch.int64:
+        _require_unwrapped(sums, flat, slots)
     if reduction == "sum":
         return sums.to(wide)
     means = sums / segments.tensor(segments.documents.lengths).to(torch.float64).view(-1, *[1] * (sums.ndim - 1))
     return means if wide == torch.int64 else means.to(wide)
+
+
+def _require_unwrapped(sums: Tensor, values: Tensor, slots: Tensor) -> None:
+    """Raise where a sum went past int64: it is then 2 ** 64 away from that in floating point, or a multiple of it."""
+    near = values.new_zeros(len(sums) + 1, *sums.shape[1:], dtype=torch.float64)
+    near = near.index_add(0, slots, values.to(torch.float64))[: len(sums)]
+    if sums.is_meta:
+        return
+    wrapped = ((near - sums).abs() > 2**62).nonzero()
+    if len(wrapped):
+        remedy, document = "Convert them: values.double().", int(wrapped[0, 0])
+        raise BatchError(Problem("values", "have a sum past int64", "value", remedy=remedy, document=document))
 
 
 def _documents_of_places(segments: Segments) -> Integers:
@@ -223,21 +236,6 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else torch.int64
 
 
-def _require_labels(labels: object, bounds: list[Segments]) -> None:
-    problems = labels_problems(labels)
-    if problems:
-        raise EncodingError(*problems)
-    tensor = cast("Tensor", labels)
-    for segments in bounds:
-        shape = (segments.batch, segments.sequence)
-        if tuple(tensor.shape) != shape:
-            message = f"must have the shape of the document ids, {shape}"
-            raise EncodingError(Problem("labels", message, "shape", value=tuple(tensor.shape)))
-        if tensor.device != segments.device:
-            message = f"must lie where the document ids lie, on {segments.device}"
-            raise EncodingError(Problem("labels", message, "device", value=tensor.device))
-
-
 def _require_values(values: Tensor, segments: Segments) -> None:
     problems = tensor_problems(values, "values", data=False)
     if problems:
@@ -249,8 +247,3 @@ def _require_values(values: Tensor, segments: Segments) -> None:
     if values.device != segments.device:
         message = f"must lie where the document ids lie, on {segments.device}"
         raise BatchError(Problem("values", message, "device", value=values.device))
-
-
-def _unknown(field: str, value: object, known: tuple[str, ...]) -> EncodingError:
-    remedy = f"Give one of {', '.join(map(repr, known))}."
-    return EncodingError(Problem(field, "is unknown", "value", value=repr(value), remedy=remedy))

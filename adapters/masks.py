@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT64_MAX, require_count, require_instance
+from neatpack.adapters.arguments import INT64_MAX, require_count
 from neatpack.adapters.segments import Segments, as_segments, to_tensor
 from neatpack.adapters.visibility import VisibleSquare, fill_visible, require_chunk, require_window, visible_squares
 from neatpack.contracts.errors import EncodingError, Problem
@@ -74,7 +74,7 @@ def block_causal_mask_bytes(batch: int, sequence: int, dtype: torch.dtype = torc
     """Tell the size of a mask before it is built, in bytes.
 
     Raises:
-        EncodingError: a size is no count, or the dtype is none.
+        EncodingError: a size is no count, or the dtype is neither bool nor floating.
 
     Example:
         >>> block_causal_mask_bytes(4, 8192)
@@ -84,7 +84,7 @@ def block_causal_mask_bytes(batch: int, sequence: int, dtype: torch.dtype = torc
     batch, sequence = (
         require_count(value, field, remedy) for field, value in (("batch", batch), ("sequence", sequence))
     )
-    require_instance(dtype, torch.dtype, "dtype", "Give torch.bool, or the floating dtype of the scores.")
+    require_mask_dtype(dtype)
     return batch * sequence * sequence * dtype.itemsize
 
 

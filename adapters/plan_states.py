@@ -38,14 +38,14 @@ def read_numbers(state: Mapping[str, object], name: str, *, shape: tuple[int, ..
     value = state[name]
     if value == []:
         return np.zeros((0, *shape), np.int64)
-    array = _array(value)
+    array = array_of(value)
     if array is None or array.dtype.kind != "i" or array.shape[1:] != shape:
         raise PlanError(Problem(name, f"must be {wanted}", "type", value=type(value).__name__))
     numbers: Integers = array.astype(np.int64)
     return numbers
 
 
-def _array(value: object) -> npt.NDArray[Any] | None:
+def array_of(value: object) -> npt.NDArray[Any] | None:
     """Make an array of lists; None where they are of unequal lengths, or no lists."""
     try:
         return np.array(cast("list[object]", value)) if isinstance(value, list) else None

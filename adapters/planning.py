@@ -10,7 +10,15 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, is_choice, is_count, require_count, require_instance
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    INT64_MAX,
+    is_count,
+    is_integer,
+    require_choice,
+    require_count,
+    require_instance,
+)
 from neatpack.adapters.best_fit import best_fit, radix_order
 from neatpack.adapters.first_fit import first_fit
 from neatpack.adapters.row_plans import Piece, RowPlan
@@ -29,6 +37,7 @@ Overlong = Literal["refuse", "split", "truncate"]
 OVERLONG_CHOICES: Final[tuple[Overlong, ...]] = get_args(Overlong)
 
 _EMPTY_REMEDY: Final = "Leave empty documents out."
+_TYPE_REMEDY: Final = "Give ints: [len(tokens) for tokens in documents]."
 
 
 def plan_rows(
@@ -68,7 +77,7 @@ def plan_rows(
         (Piece(document=1, start=5, stop=7),)
     """
     capacity, most = require_row_limits(capacity, overlong, documents_per_row)
-    _require_choice(method, PACKING_METHODS, "method")
+    require_choice(method, PACKING_METHODS, "method", error=PlanError)
     counts = _length_array(lengths)
     kept = counts if overlong == "split" else np.minimum(counts, capacity)
     require_countable(kept, capacity)
@@ -93,7 +102,7 @@ def require_row_limits(capacity: object, overlong: object, documents_per_row: ob
     Raises:
         PlanError: these are none, or `overlong` is no such choice.
     """
-    _require_choice(overlong, OVERLONG_CHOICES, "overlong")
+    require_choice(overlong, OVERLONG_CHOICES, "overlong", error=PlanError)
     places = require_count(capacity, "capacity", "Give the places of a row.", least=1, error=PlanError)
     if documents_per_row is None:
         return places, INT32_MAX  # No row has more places.
@@ -180,7 +189,7 @@ def _length_array(lengths: Sequence[int]) -> Integers:
     if counts is not None and counts.min() > 0:
         return counts
     problems = [
-        Problem("lengths", "must be a positive int", "value", value=length, remedy=_EMPTY_REMEDY, document=document)
+        _length_problem(document, length)
         for document, length in enumerate(lengths)
         if not is_count(length) or not 0 < length <= INT64_MAX
     ]
@@ -203,14 +212,13 @@ def _array_of_ints(lengths: Sequence[int]) -> Integers | None:
         return None
 
 
+def _length_problem(document: int, length: object) -> Problem:
+    found, remedy = (length, _EMPTY_REMEDY) if is_integer(length) else (repr(length), _TYPE_REMEDY)
+    return Problem("lengths", "must be a positive int", "value", value=found, remedy=remedy, document=document)
+
+
 def long_problem(document: int, length: int, capacity: int) -> Problem:
     """Say that a document is longer than a row, and what may become of it."""
     message = f"is longer than a row of {capacity} places"
     remedy = 'Give longer rows, or say overlong="split" or overlong="truncate".'
     return Problem("lengths", message, "value", value=length, remedy=remedy, document=document)
-
-
-def _require_choice(value: object, choices: tuple[str, ...], field: str) -> None:
-    if not is_choice(value, choices):
-        remedy = f"Give one of {', '.join(map(repr, choices))}."
-        raise PlanError(Problem(field, "is no such choice", "value", value=repr(value), remedy=remedy))

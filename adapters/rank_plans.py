@@ -10,7 +10,7 @@ from typing import Final, Literal, TypedDict, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import is_choice, require_count, require_instance
+from neatpack.adapters.arguments import require_choice, require_count, require_instance
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.plan_states import read_numbers, read_version
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan, RowPlanState, frozen
@@ -179,9 +179,7 @@ def require_remainder(value: object) -> Remainder:
     Raises:
         PlanError: it is no such choice.
     """
-    if not is_choice(value, REMAINDERS):
-        remedy = f"Give one of {', '.join(map(repr, REMAINDERS))}."
-        raise PlanError(Problem("remainder", "is no such choice", "value", value=repr(value), remedy=remedy))
+    require_choice(value, REMAINDERS, "remainder", error=PlanError)
     return cast("Remainder", value)
 
 

@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 import numpy as np
+from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import is_count, require_count, require_instance
-from neatpack.adapters.plan_states import read_numbers, read_version
+from neatpack.adapters.arguments import INT64_MAX, is_count, require_count, require_instance
+from neatpack.adapters.plan_states import array_of, read_numbers, read_version
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
@@ -76,6 +77,7 @@ class RowPlan:
         require_count(self.capacity, "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
         for field in ("lengths", "documents", "starts", "stops", "bounds"):
             object.__setattr__(self, field, frozen(getattr(self, field), field))
+        require_instance(self.dropped, tuple, "dropped", "Give pieces of documents.", error=PlanError)
         problems = _shape_problems(self) or _row_problems(self) or _piece_problems(self)
         if problems:
             raise PlanError(*problems)
@@ -244,14 +246,18 @@ def _require_sequence(value: object, field: str) -> None:
 
 def _numbers(lengths: Sequence[int], field: str) -> Integers:
     _require_sequence(lengths, field)
-    wrong = next((index for index, length in enumerate(lengths) if not is_count(length) or length < 1), None)
-    if wrong is not None:
-        raise PlanError(Problem(field, "must be a positive int", "value", wrong, value=lengths[wrong]))
+    for index, length in enumerate(lengths):
+        if not is_count(length) or not 0 < length <= INT64_MAX:
+            raise PlanError(Problem(field, "must be a positive int", "value", value=length, document=index))
     return np.array([int(length) for length in lengths], np.int64)
 
 
+def _is_piece(item: object) -> TypeIs[Piece]:
+    return isinstance(item, Piece) and all(is_count(number) and number <= INT64_MAX for number in item)
+
+
 def _piece(item: object, lengths: Integers, row: int) -> Piece:
-    if isinstance(item, Piece) and all(map(is_count, item)):
+    if _is_piece(item):
         return Piece(*map(int, item))
     if is_count(item) and cast("int", item) < lengths.size:
         document = int(cast("int", item))
@@ -302,7 +308,7 @@ def _piece_problems(plan: RowPlan) -> list[Problem]:
 def _cover_problems(plan: RowPlan) -> list[Problem]:
     """List the documents whose pieces, and what is dropped of them, do not follow one another to the end."""
     table = np.stack([plan.documents, plan.starts, plan.stops], axis=1)
-    table = np.concatenate([table, np.reshape(np.array(plan.dropped, np.int64), (-1, 3))])
+    table = np.concatenate([table, _dropped_table(plan.dropped)])
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
     documents, starts, stops = table[:, 0], table[:, 1], table[:, 2]
     opens = np.append(True, documents[1:] != documents[:-1])[: documents.size]
@@ -312,6 +318,22 @@ def _cover_problems(plan: RowPlan) -> list[Problem]:
     right[known & closes] &= stops[known & closes] == plan.lengths[documents[known & closes]]
     missing = np.setdiff1d(np.arange(plan.lengths.size), documents)
     return _lost(np.unique(np.append(documents[~right], missing)))
+
+
+def _dropped_table(dropped: tuple[Piece, ...]) -> Integers:
+    """Give what is dropped as documents, starts and stops, `[pieces, 3]`.
+
+    Raises:
+        PlanError: one is no piece.
+    """
+    if not dropped:
+        return np.zeros((0, 3), np.int64)
+    table = array_of(list(dropped)) if set(map(type, dropped)) == {Piece} else None
+    if table is None or table.dtype.kind != "i":
+        wrong = next((piece for piece in cast("tuple[object, ...]", dropped) if not _is_piece(piece)), dropped)
+        remedy = "Give Piece(document, start, stop)."
+        raise PlanError(Problem("dropped", "must hold pieces of documents", "value", value=wrong, remedy=remedy))
+    return table.astype(np.int64)
 
 
 def _lost(documents: Integers) -> list[Problem]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal, cast, get_args
 
 import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.agreement import FLASH_FIELDS
-from neatpack.adapters.arguments import is_choice, require_count, tensor_problems
+from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
+from neatpack.adapters.labels import require_label_shift
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs, require_padding_segments
 from neatpack.adapters.segments import Integers, Segments, as_segments
@@ -17,7 +20,7 @@ from neatpack.adapters.thd import padded_lengths, thd_lengths
 from neatpack.adapters.token_fields import batch_shape, entries, move_tokens, require_movable, token_axis
 from neatpack.adapters.training_batch import require_tensor
 from neatpack.contracts.axes import field_axes
-from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
+from neatpack.contracts.batch import LabelShift, TrainingBatch
 from neatpack.contracts.encodings import THDLengths
 from neatpack.contracts.errors import BatchError, EncodingError, Problem
 
@@ -29,7 +32,7 @@ CONTEXT_LAYOUTS: Final[tuple[ContextLayout, ...]] = get_args(ContextLayout)
 _RULES: Final = field_axes(TrainingBatch)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ContextShard:
     """The part of a batch that one rank of a context-parallel group holds.
 
@@ -53,7 +56,8 @@ def split_rows(
     """Cut a batch along its rows. What is batch-major is cut, and flat kwargs are derived again for each part.
 
     Args:
-        batch: entries with `batch` among their axes, or, if the batch does not declare them, as first dimension.
+        batch: entries with `batch` among their axes, or, if the batch does not declare them, as first dimension; of
+            lists and arrays as well. What else is no tensor goes to each part as it is.
         microbatches: how many parts; their rows differ by one at most, and none is empty.
         padding: how new flat kwargs cut padding, as `flash_varlen_kwargs` takes it.
 
@@ -61,7 +65,8 @@ def split_rows(
         New mappings whose tensors are views. A maximum length stays that of the whole batch, as an upper bound.
 
     Raises:
-        BatchError: fewer rows than microbatches, an entry whose rows are not known, or flat kwargs without ids.
+        BatchError: fewer rows than microbatches, an entry whose rows are not known or not as many, or flat kwargs
+            without ids.
         EncodingError: no such `padding`.
         DocumentIdsError: flat kwargs are to be derived, and the ids are malformed or have a hole.
 
@@ -76,15 +81,13 @@ def split_rows(
     remedy = "Give at most the rows of the batch: no part is empty."
     microbatches = require_count(microbatches, "microbatches", remedy, least=1, most=rows, error=BatchError)
     require_padding_segments(padding)
-    parts: list[dict[str, object]] = [{} for _ in range(microbatches)]
+    sizes = [rows // microbatches + (part < rows % microbatches) for part in range(microbatches)]
+    parts: list[dict[str, object]] = [{} for _ in sizes]
     for name, value in entries(batch).items():
-        if name in FLASH_FIELDS:
-            continue
-        pieces = value.tensor_split(microbatches, _row_axis(name, value, rows)) if isinstance(value, Tensor) else None
-        for index, part in enumerate(parts):
-            part[name] = value if pieces is None else pieces[index]
+        if name not in FLASH_FIELDS:
+            for part, piece in zip(parts, _cut(name, value, sizes), strict=True):
+                part[name] = piece
     if any(name in batch for name in FLASH_FIELDS):
-        sizes = [len(cast("Tensor", part["input_ids"])) for part in parts]
         for part, segments in zip(parts, _split_segments(_attention_segments(batch), sizes), strict=True):
             part.update(flash_varlen_kwargs(segments, padding))
     return [cast("TrainingBatch[Tensor]", part) for part in parts]
@@ -153,10 +156,7 @@ def shard_tokens(
         (tensor([[0, 1, 6, 7]]), tensor([[   1,    2,    7, -100]]))
     """
     require_movable(batch)
-    if not is_choice(label_shift, LABEL_SHIFTS):
-        remedy = f"Give one of {', '.join(map(repr, LABEL_SHIFTS))}."
-        problem = Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy)
-        raise EncodingError(problem)
+    require_label_shift(label_shift)
     segments = _attention_segments(batch)
     places = _places(segments, rank, ranks, layout)
     on_device = segments.tensor(places)
@@ -197,6 +197,22 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
     return segments.tensor(_places(segments, rank, ranks, layout))
 
 
+def _cut(name: str, entry: object, sizes: list[int]) -> Sequence[object]:
+    """Cut an entry into parts of so many rows; what has no rows goes to each part."""
+    rows, value = sum(sizes), entry
+    if isinstance(value, Tensor):
+        return value.tensor_split(len(sizes), _row_axis(name, value, rows))
+    if value is not None and name in _RULES and _RULES[name].axes:
+        raise BatchError(*tensor_problems(value, name))
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    if not is_list and not (isinstance(value, np.ndarray) and value.ndim):
+        return [entry] * len(sizes)
+    per_row = cast("Sequence[object]", value)
+    if len(per_row) != rows:
+        raise BatchError(_no_rows(name, len(per_row), rows))
+    return [per_row[stop - size : stop] for stop, size in zip(accumulate(sizes), sizes, strict=True)]
+
+
 def _row_axis(name: str, value: Tensor, rows: int) -> int:
     """Tell along which dimension an entry is cut."""
     problems = tensor_problems(value, name, data=False)
@@ -209,10 +225,14 @@ def _row_axis(name: str, value: Tensor, rows: int) -> int:
     else:
         axis, known = 0, value.ndim > 0
     if not known or value.shape[axis] != rows:
-        message = f"has no dimension of {rows} rows along which to cut it"
-        remedy = "Take it out of the batch, and cut it yourself."
-        raise BatchError(Problem(name, message, "shape", value=tuple(value.shape), remedy=remedy))
+        raise BatchError(_no_rows(name, tuple(value.shape), rows))
     return axis
+
+
+def _no_rows(name: str, found: object, rows: int) -> Problem:
+    message = f"has no dimension of {rows} rows along which to cut it"
+    remedy = "Take it out of the batch, and cut it yourself."
+    return Problem(name, message, "shape", value=found, remedy=remedy)
 
 
 def _attention_segments(batch: TrainingBatch[Tensor]) -> Segments:
@@ -241,9 +261,7 @@ def _split_segments(segments: Segments, sizes: list[int]) -> list[Segments]:
 
 
 def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) -> Integers:
-    if not is_choice(layout, CONTEXT_LAYOUTS):
-        remedy = f"Give one of {', '.join(map(repr, CONTEXT_LAYOUTS))}."
-        raise EncodingError(Problem("layout", "is no context layout", "value", value=repr(layout), remedy=remedy))
+    require_choice(layout, CONTEXT_LAYOUTS, "layout")
     ranks = require_count(ranks, "ranks", "Give the size of the group.", least=1)
     rank = require_count(rank, "rank", "Ranks of a group count from 0.", most=ranks - 1)
     padded = padded_lengths(segments)

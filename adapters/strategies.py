@@ -5,14 +5,15 @@ For the tests of whoever takes or makes packed batches: a model, a loader, a ker
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from neatpack.adapters.arguments import require_choice, require_count, require_flag, require_instance
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.encoding_strategies import (
     ENCODING_FAULTS,
@@ -28,6 +29,7 @@ from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import physical_offsets
 from neatpack.adapters.positions import build_position_ids
 from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.errors import EncodingError, Problem
 
 __all__ = [
     "BATCH_FAULTS",
@@ -35,6 +37,7 @@ __all__ = [
     "ENCODING_NAMES",
     "IDS_FAULTS",
     "INTEGER_DTYPES",
+    "PADDING_PLACES",
     "BatchFault",
     "Encoded",
     "EncodingFault",
@@ -52,6 +55,8 @@ __all__ = [
 
 PaddingPlaces = Literal["none", "trailing", "anywhere"]
 """Where padding may stand in a row."""
+
+PADDING_PLACES: Final[tuple[PaddingPlaces, ...]] = get_args(PaddingPlaces)
 
 IdsFault = Literal["bool", "float", "rank_1", "rank_3", "no_rows", "no_places", "meta", "negative", "returning"]
 """What may be wrong with document ids."""
@@ -78,28 +83,28 @@ INTEGER_DTYPES: Final = (
 )
 
 _MOST_IDS: Final = 127
-"""The greatest id that every integer dtype can hold."""
+"""Ids are drawn up to the greatest that every integer dtype can hold, or in longer rows up to the length of the row."""
 
 
-@st.composite
 def document_ids(
-    draw: st.DrawFn,
     *,
     max_batch: int = 4,
     max_sequence: int = 16,
     padding: PaddingPlaces = "anywhere",
     dtypes: tuple[torch.dtype, ...] = INTEGER_DTYPES,
     canonical: bool = False,
-) -> Tensor:
+) -> st.SearchStrategy[Tensor]:
     """Draw ids as packed: `[batch, sequence]`, each document one run, contiguous in memory or not.
 
     Args:
-        draw: given by hypothesis.
         max_batch: the most rows.
-        max_sequence: the most places of a row.
+        max_sequence: the most places of a row, at most the greatest number that each dtype can hold.
         padding: where zeros may stand.
         dtypes: which dtypes to draw from.
         canonical: number documents 1, 2, ... in row order; otherwise numbers have gaps and any order.
+
+    Raises:
+        EncodingError: an argument is of another kind.
 
     Example:
         >>> from hypothesis import given, settings
@@ -109,6 +114,21 @@ def document_ids(
         ...     assert ids.ndim == 2 and not ids.is_floating_point()
         >>> check()
     """
+    _require_size(max_batch, max_sequence, dtypes)
+    require_choice(padding, PADDING_PLACES, "padding")
+    require_flag(canonical, "canonical")
+    return _document_ids(max_batch, max_sequence, padding, dtypes, canonical)
+
+
+@st.composite
+def _document_ids(
+    draw: st.DrawFn,
+    max_batch: int,
+    max_sequence: int,
+    padding: PaddingPlaces,
+    dtypes: tuple[torch.dtype, ...],
+    canonical: bool,
+) -> Tensor:
     batch, sequence = draw(st.integers(1, max_batch)), draw(st.integers(1, max_sequence))
     rows = [_draw_row(draw, sequence, padding, canonical) for _ in range(batch)]
     if not canonical and draw(st.booleans()):
@@ -116,15 +136,16 @@ def document_ids(
     return _lay(draw, torch.tensor(rows).to(draw(st.sampled_from(dtypes))))
 
 
-@st.composite
 def attention_document_ids(
-    draw: st.DrawFn,
     *,
     max_batch: int = 4,
     max_sequence: int = 16,
     dtypes: tuple[torch.dtype, ...] = INTEGER_DTYPES,
-) -> Tensor:
+) -> st.SearchStrategy[Tensor]:
     """Draw ids after policy: like `document_ids`, with tokens of some documents set to 0.
+
+    Raises:
+        EncodingError: an argument is of another kind.
 
     Example:
         >>> from hypothesis import given, settings
@@ -134,16 +155,23 @@ def attention_document_ids(
         ...     assert ids.ndim == 2
         >>> check()
     """
-    ids = draw(document_ids(max_batch=max_batch, max_sequence=max_sequence, dtypes=dtypes))
+    return _attention_document_ids(document_ids(max_batch=max_batch, max_sequence=max_sequence, dtypes=dtypes))
+
+
+@st.composite
+def _attention_document_ids(draw: st.DrawFn, as_packed: st.SearchStrategy[Tensor]) -> Tensor:
+    ids = draw(as_packed)
     excluded = draw(st.lists(st.integers(0, ids.numel() - 1), max_size=6))
     kept = torch.ones(ids.numel(), dtype=torch.bool)
     kept[excluded] = False
     return _lay(draw, torch.where(kept.view(ids.shape), ids.to(torch.int64), 0).to(ids.dtype))
 
 
-@st.composite
-def malformed_document_ids(draw: st.DrawFn, fault: IdsFault) -> Tensor:
+def malformed_document_ids(fault: IdsFault) -> st.SearchStrategy[Tensor]:
     """Draw ids that are wrong in the named way and in no other.
+
+    Raises:
+        EncodingError: there is no such fault.
 
     Example:
         >>> from hypothesis import given, settings
@@ -153,23 +181,30 @@ def malformed_document_ids(draw: st.DrawFn, fault: IdsFault) -> Tensor:
         ...     assert ids[-1, 0] == ids[-1, -1] == 1
         >>> check()
     """
+    require_choice(fault, IDS_FAULTS, "fault")
+    return _malformed_document_ids(fault)
+
+
+@st.composite
+def _malformed_document_ids(draw: st.DrawFn, fault: IdsFault) -> Tensor:
     if fault == "returning":
         return _returning(draw)
     ids = draw(document_ids(dtypes=(torch.int64,)))
     return _MALFORM[fault](draw, ids)
 
 
-@st.composite
 def training_batches(
-    draw: st.DrawFn, *, padding: PaddingPlaces = "anywhere", axes: tuple[int, ...] = (0,)
-) -> TrainingBatch[Tensor]:
+    *, padding: PaddingPlaces = "anywhere", axes: tuple[int, ...] = (0,)
+) -> st.SearchStrategy[TrainingBatch[Tensor]]:
     """Draw a batch as a loader collates it, with canonical int64 `document_ids` and labels that nobody shifted.
 
     Args:
-        draw: given by hypothesis.
         padding: where padding may stand.
         axes: how many position axes to draw from; 0 is plain `[batch, sequence]` text positions. Coordinates of
             several axes are random, nonnegative and local to each document.
+
+    Raises:
+        EncodingError: an argument is of another kind.
 
     Example:
         >>> from hypothesis import given, settings
@@ -179,7 +214,18 @@ def training_batches(
         ...     assert batch["input_ids"].shape == batch["labels"].shape
         >>> check()
     """
-    ids = draw(document_ids(padding=padding, dtypes=(torch.int64,), canonical=True))
+    ids = document_ids(padding=padding, dtypes=(torch.int64,), canonical=True)
+    _require_some(axes, "axes", "Give numbers of position axes, (0,) for text.")
+    for count in axes:
+        require_count(count, "axes", "Give numbers of position axes, (0,) for text.")
+    return _training_batches(ids, axes)
+
+
+@st.composite
+def _training_batches(
+    draw: st.DrawFn, document_ids: st.SearchStrategy[Tensor], axes: tuple[int, ...]
+) -> TrainingBatch[Tensor]:
+    ids = draw(document_ids)
     input_ids = _draw_integers(draw, 100, ids.shape)
     return {
         "input_ids": input_ids,
@@ -190,9 +236,11 @@ def training_batches(
     }
 
 
-@st.composite
-def contradicting_batches(draw: st.DrawFn, fault: BatchFault) -> TrainingBatch[Tensor]:
+def contradicting_batches(fault: BatchFault) -> st.SearchStrategy[TrainingBatch[Tensor]]:
     """Draw a batch with a second encoding that contradicts its document ids in the named way.
+
+    Raises:
+        EncodingError: there is no such fault.
 
     Example:
         >>> from hypothesis import given, settings
@@ -202,10 +250,34 @@ def contradicting_batches(draw: st.DrawFn, fault: BatchFault) -> TrainingBatch[T
         ...     assert batch["padding_mask"].any() and batch["attention_mask"].all()
         >>> check()
     """
+    require_choice(fault, BATCH_FAULTS, "fault")
+    return _contradicting_batches(fault)
+
+
+@st.composite
+def _contradicting_batches(draw: st.DrawFn, fault: BatchFault) -> TrainingBatch[Tensor]:
     needs = _CONTRADICTS[fault]
     batch = draw(training_batches().filter(lambda batch: _has(_ids(batch), needs)))
     _contradict(draw, batch, fault)
     return batch
+
+
+def _require_size(max_batch: object, max_sequence: object, dtypes: object) -> None:
+    require_count(max_batch, "max_batch", "Give the most rows.", least=1)
+    remedy = f"Give dtypes of integers: {', '.join(map(str, INTEGER_DTYPES))}."
+    _require_some(dtypes, "dtypes", remedy)
+    for dtype in cast("tuple[object, ...]", dtypes):
+        if dtype not in INTEGER_DTYPES:
+            raise EncodingError(Problem("dtypes", "must be dtypes of integers", "dtype", value=dtype, remedy=remedy))
+    most = min(torch.iinfo(dtype).max for dtype in cast("tuple[torch.dtype, ...]", dtypes))
+    remedy = "Give the most places of a row; for more, dtypes that hold as many documents."
+    require_count(max_sequence, "max_sequence", remedy, least=1, most=most)
+
+
+def _require_some(value: object, field: str, remedy: str) -> None:
+    require_instance(value, Sequence, field, remedy)
+    if not value:
+        raise EncodingError(Problem(field, "is empty", "value", value=value, remedy=remedy))
 
 
 def _draw_row(draw: st.DrawFn, sequence: int, padding: PaddingPlaces, canonical: bool) -> list[int]:
@@ -213,7 +285,8 @@ def _draw_row(draw: st.DrawFn, sequence: int, padding: PaddingPlaces, canonical:
     runs = draw(st.lists(st.integers(1, sequence), max_size=sequence))
     numbers = list(range(1, sequence + 1))
     if not canonical and draw(st.booleans()):
-        numbers = draw(st.lists(st.integers(1, _MOST_IDS), min_size=sequence, max_size=sequence, unique=True))
+        any_number = st.integers(1, max(_MOST_IDS, sequence))
+        numbers = draw(st.lists(any_number, min_size=sequence, max_size=sequence, unique=True))
     row: list[int] = []
     for run, number in zip(runs, numbers, strict=False):
         is_padding = padding == "anywhere" and draw(st.booleans())

@@ -34,8 +34,8 @@ class SpecialTokens(Protocol):
 def document_ids_from_tokens(
     input_ids: Tensor,
     *,
-    eos_token_id: int | None = None,
-    bos_token_id: int | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    bos_token_id: int | Sequence[int] | None = None,
     tokenizer: SpecialTokens | None = None,
     padding_mask: Tensor | None = None,
     pad_token_id: int | None = None,
@@ -48,8 +48,9 @@ def document_ids_from_tokens(
 
     Args:
         input_ids: any integer dtype, `[batch, sequence]`.
-        eos_token_id: the token that ends a document.
-        bos_token_id: the token that opens one. Give one of the two, or both.
+        eos_token_id: the token that ends a document, or several each of which does, as generation configurations
+            list them. A token that also ends a turn inside a document does not belong here.
+        bos_token_id: the token that opens one, or several. Give one of the two, or both.
         tokenizer: what the tokens come from. The ids must be its own.
         padding_mask: bool, `[batch, sequence]`, True at padding.
         pad_token_id: take the tokens of this id at the end of each row for padding. By default padding is known by
@@ -72,7 +73,8 @@ def document_ids_from_tokens(
         >>> document_ids_from_tokens(torch.tensor([[1, 3, 3, 1, 3]]), bos_token_id=1)
         tensor([[1, 1, 1, 2, 2]])
     """
-    _require_special_tokens(eos_token_id, bos_token_id, pad_token_id, tokenizer)
+    eos, bos = _token_ids(eos_token_id, "eos_token_id"), _token_ids(bos_token_id, "bos_token_id")
+    _require_special_tokens(eos, bos, pad_token_id, tokenizer)
     require_flag(allow_unbroken, "allow_unbroken")
     problems = integer_rows_problems(input_ids, "input_ids")
     if not problems and padding_mask is not None:
@@ -84,7 +86,7 @@ def document_ids_from_tokens(
     kept = padding == 0
     if pad_token_id is not None:
         kept = kept & (np.cumsum((tokens != pad_token_id)[:, ::-1] & kept[:, ::-1], axis=1)[:, ::-1] > 0)
-    ends, opens = kept & (tokens == eos_token_id), kept & (tokens == bos_token_id)
+    ends, opens = (kept & np.any([tokens == token for token in own], axis=0) for own in (eos, bos))
     if not allow_unbroken and not ends.any() and not opens.any():
         message = "neither the token that ends a document nor the one that opens it occurs"
         remedy = "Check the ids, or pass allow_unbroken=True where a batch may be one document a row."
@@ -95,30 +97,42 @@ def document_ids_from_tokens(
     return to_tensor(ids, input_ids.device)
 
 
-def _require_special_tokens(eos: object, bos: object, pad: object, tokenizer: object) -> None:
-    given = {"eos_token_id": eos, "bos_token_id": bos}
-    for field, token in {**given, "pad_token_id": pad}.items():
-        if token is not None:
-            require_count(token, field, "Give the id of a token.", least=INT64_MIN, most=INT64_MAX)
-    if eos is None and bos is None:
+def _token_ids(value: object, field: str) -> tuple[int, ...]:
+    """Give the ids of one special token or of several as plain ints; none for None."""
+    if value is None:
+        return ()
+    given = value
+    several = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    listed = cast("Sequence[object]", value) if several else (value,)
+    if not listed:
+        raise EncodingError(Problem(field, "is a list of no token", "value", remedy="Give a token, or None."))
+    remedy = "Give the id of a token, or several."
+    return tuple(require_count(token, field, remedy, least=INT64_MIN, most=INT64_MAX) for token in listed)
+
+
+def _require_special_tokens(eos: tuple[int, ...], bos: tuple[int, ...], pad: object, tokenizer: object) -> None:
+    if pad is not None:
+        require_count(pad, "pad_token_id", "Give the id of a token.", least=INT64_MIN, most=INT64_MAX)
+    if not eos and not bos:
         remedy = "Give eos_token_id=..., bos_token_id=..., or both, as the texts were made."
         raise EncodingError(Problem("eos_token_id", "no token tells documents apart", "missing", remedy=remedy))
-    if eos is not None and eos == bos:
+    both = next((token for token in bos if token in eos), None)
+    if both is not None:
         remedy = "Give one of the two: the token either ends documents or opens them."
         raise EncodingError(
-            Problem("bos_token_id", "is eos_token_id as well", "disagreement", value=bos, remedy=remedy)
+            Problem("bos_token_id", "is eos_token_id as well", "disagreement", value=both, remedy=remedy)
         )
-    if pad is not None and pad in given.values():
+    if pad in (*eos, *bos):
         message = "is a token that documents hold, so the padding of a row cannot be told from its last document"
         remedy = "Pass padding_mask instead, or document_ids_from_lengths(...)."
         raise EncodingError(Problem("pad_token_id", message, "disagreement", value=pad, remedy=remedy))
     if tokenizer is not None:
-        for field, token in given.items():
-            _require_own_token(tokenizer, field, token)
+        for field, tokens in (("eos_token_id", eos), ("bos_token_id", bos)):
+            _require_own_tokens(tokenizer, field, tokens)
 
 
-def _require_own_token(tokenizer: object, field: str, token: object) -> None:
-    """Compare a special token with the tokenizer's."""
+def _require_own_tokens(tokenizer: object, field: str, tokens: tuple[int, ...]) -> None:
+    """Compare special tokens with the tokenizer's."""
     if not hasattr(tokenizer, field):
         remedy = "Give an object with eos_token_id and bos_token_id."
         raise EncodingError(
@@ -126,7 +140,8 @@ def _require_own_token(tokenizer: object, field: str, token: object) -> None:
         )
     own: object = getattr(tokenizer, field)
     owns = cast("Sequence[object]", own) if isinstance(own, (list, tuple)) else (own,)
-    if token is not None and token not in owns:
-        message = f"is not the tokenizer's, {own}"
-        remedy = "Take it from the tokenizer that made the tokens."
-        raise EncodingError(Problem(field, message, "disagreement", value=token, remedy=remedy))
+    for token in tokens:
+        if token not in owns:
+            message = f"is not the tokenizer's, {own}"
+            remedy = "Take it from the tokenizer that made the tokens."
+            raise EncodingError(Problem(field, message, "disagreement", value=token, remedy=remedy))

@@ -150,18 +150,19 @@ def _require_fills(batch: TrainingBatch[Tensor], pad_token_id: int) -> None:
     problems: list[Problem] = []
     for name, value in entries(batch).items():
         fill = _fill(name, pad_token_id)
-        if isinstance(value, Tensor) and name not in _PER_DOCUMENT and not _holds(value.dtype, fill):
+        if isinstance(value, Tensor) and name not in _PER_DOCUMENT and not holds(value.dtype, fill):
             message, remedy = f"cannot hold {fill}, which stands at padding", f"Convert it: {name}.long()."
             problems.append(Problem(name, message, "dtype", value=value.dtype, remedy=remedy))
     if problems:
         raise BatchError(*problems)
 
 
-def _holds(dtype: torch.dtype, number: int) -> bool:
-    """Tell whether an integer dtype has a number; others are asked for 0 and 1 alone."""
-    if dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
-        return True
-    return torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
+def holds(dtype: torch.dtype, number: int) -> bool:
+    """Tell whether a dtype has a number, in floating point at least one near it."""
+    if dtype == torch.bool:
+        return number in (0, 1)
+    limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
+    return limits.min <= number <= limits.max
 
 
 def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:

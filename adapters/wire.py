@@ -196,7 +196,7 @@ def _remedy(model: str) -> str:
 
 
 def _uncapitalized(message: str) -> str:
-    return message[:1].lower() + message[1:]
+    return message if message[1:2].isupper() else message[:1].lower() + message[1:]
 
 
 def _shown(value: object) -> str:

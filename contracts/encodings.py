@@ -1,7 +1,8 @@
 """One class per encoding of document boundaries: the coordinate system is in the type.
 
-The dataclasses are what neatpack's own functions take and return. The TypedDicts at the end are the same facts
-under the bare names that kernels and frameworks demand; they appear only at that edge.
+The dataclasses are what neatpack's own functions take and return. Each is equal to itself alone, since tensors answer
+`==` with a tensor: compare their fields. The TypedDicts at the end are the same facts under the bare names that kernels
+and frameworks demand; they appear only at that edge.
 
 This module does without `from __future__ import annotations`, which would hide from TypedDict which keys are
 required.
@@ -34,7 +35,7 @@ from neatpack.contracts.tensors import TensorLike, TensorT
 from neatpack.contracts.validation import Guard, Parse, Validate, checks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GatheredRows(Generic[TensorT]):
     """NEAT metadata, batch-major: each row's kept tokens and the offsets of its documents among them.
 
@@ -46,7 +47,7 @@ class GatheredRows(Generic[TensorT]):
     max_seqlen: Longest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GatheredFlat(Generic[TensorT]):
     """The kept tokens of all rows as one stream, which is what a varlen kernel takes after a gather."""
 
@@ -55,7 +56,7 @@ class GatheredFlat(Generic[TensorT]):
     max_seqlen: Longest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PhysicalFlat(Generic[TensorT]):
     """Offsets over the flattened `batch * sequence` stream; padding is segments of its own."""
 
@@ -63,7 +64,7 @@ class PhysicalFlat(Generic[TensorT]):
     max_seqlen: Longest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PhysicalRows(Generic[TensorT]):
     """Offsets within each padded row; unused entries repeat the row length."""
 
@@ -71,7 +72,7 @@ class PhysicalRows(Generic[TensorT]):
     max_seqlen: LongestPerRow[TensorT]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class THDLengths(Generic[TensorT]):
     """Lengths per row and document, real and with each document's own padding; unused entries are -1000."""
 
@@ -79,7 +80,7 @@ class THDLengths(Generic[TensorT]):
     seq_lens_padded: THDLength[TensorT]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class THDFlat(Generic[TensorT]):
     """The documents of all rows as one stream, each followed by its own padding.
 
@@ -99,21 +100,21 @@ class THDFlat(Generic[TensorT]):
         return self.real_tokens != self.total_tokens
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LengthMatrix(Generic[TensorT]):
     """Real lengths per row and document; unused entries are 0."""
 
     lengths: RowLengths[TensorT]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SegmentIndex(Generic[TensorT]):
     """The segment of every place of every row, as convolution and state-space kernels take it."""
 
     seq_idx: SegmentIds[TensorT]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GatheredStates(Generic[TensorT]):
     """Where recurrent state restarts in the stream of kept tokens, on the device and once more on the host."""
 
@@ -122,7 +123,7 @@ class GatheredStates(Generic[TensorT]):
     cu_seqlens_cpu: GatheredStateOffsets[TensorT]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PhysicalStates(Generic[TensorT]):
     """Where recurrent state restarts in the flattened padded rows, on the device and once more on the host."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def documents(tokens: list[int], padding: list[bool], eos: int | None, bos: int | None, pad: int | None) -> list[int]:
+def documents(tokens: list[int], padding: list[bool], eos: set[int], bos: set[int], pad: int | None) -> list[int]:
     """Number the documents of one row; 0 at padding."""
     last = max((place for place, token in enumerate(tokens) if token != pad and not padding[place]), default=-1)
     ids: list[int] = []
@@ -13,8 +13,8 @@ def documents(tokens: list[int], padding: list[bool], eos: int | None, bos: int 
             ids.append(0)
             ended = True
             continue
-        if ended or token == bos:
+        if ended or token in bos:
             number += 1
         ids.append(number)
-        ended = token == eos
+        ended = token in eos
     return ids

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -165,3 +165,62 @@ def test_results_of_several_batches_go_back_together() -> None:
     rows = document_rows(torch.tensor([[1, 1, 2, 0]]), [[1], [0]])
     parts = [torch.tensor([[30]]), torch.tensor([[10, 11]])]
     assert rows.put_back(parts).tolist() == [[10, 11, 30, 0]]
+
+
+_FILLS = [
+    (torch.uint8, -100),
+    (torch.uint8, 256),
+    (torch.int8, 128),
+    (torch.bool, 2),
+    (torch.float16, 2**16),
+    (torch.int64, 2**63),
+    (torch.float32, 2**70),
+    (torch.float32, 0.5),
+    (torch.int64, None),
+    (torch.int64, True),
+]
+
+
+@pytest.mark.parametrize(("dtype", "fill"), _FILLS)
+def test_what_the_values_cannot_hold_is_no_fill(dtype: torch.dtype, fill: Any) -> None:
+    rows = document_rows(torch.tensor([[1, 1, 2]]))
+    with pytest.raises(BatchError, match="fill"):
+        rows.take(torch.zeros(1, 3, dtype=dtype), 0, fill=fill)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [(torch.uint8, 255), (torch.bool, 1), (torch.float16, -65504), (torch.int64, -(2**63))]
+)
+def test_what_the_values_hold_is_a_fill(dtype: torch.dtype, fill: int) -> None:
+    taken = document_rows(torch.tensor([[1, 1, 2]])).take(torch.zeros(1, 3, dtype=dtype), 0, fill=fill)
+    assert taken.tolist() == [[0, 0], [0, fill]]
+
+
+@pytest.mark.parametrize("batch", [-1, 1, 9, None, 0.0, True])
+def test_batches_count_from_0(batch: Any) -> None:
+    rows = document_rows(torch.tensor([[1, 1, 2]]))
+    with pytest.raises(BatchError, match="batch"):
+        rows.is_padded(batch)
+    with pytest.raises(BatchError, match="batch"):
+        rows.take(torch.zeros(1, 3), batch)
+
+
+@pytest.mark.parametrize("axis", [-2, 1, 9, None, "0"])
+def test_the_axis_is_that_of_the_packed_rows(axis: Any) -> None:
+    with pytest.raises(BatchError, match=r"axis|dimension"):
+        document_rows(torch.tensor([[1, 1, 2]])).take(torch.zeros(1, 3), 0, axis=axis)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        None,
+        3,
+        iter(()),
+        [torch.zeros(1, 1), torch.zeros(1, 2, 2)],
+        [torch.zeros(1, 1, device="meta"), torch.zeros(1, 2)],
+    ],
+)
+def test_parts_are_alike_and_where_the_ids_lay(parts: Any) -> None:
+    with pytest.raises(BatchError, match="parts"):
+        document_rows(torch.tensor([[1, 1, 2]]), [[1], [0]]).put_back(parts)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from neatpack.adapters import adapt_model_inputs, apply_packing_contract, count_valid_targets, mask_labels
+from neatpack.adapters import (
+    adapt_model_inputs,
+    apply_packing_contract,
+    count_valid_targets,
+    mask_labels,
+    mtp_targets,
+    require_supported_packing_contract,
+    shard_tokens,
+)
 from neatpack.adapters.strategies import attention_document_ids, training_batches
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.errors import DocumentIdsError, EncodingError
+from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError
 from tests.adapters import oracle
 from tests.adapters.properties import holds_for, listed, rows_of
 
@@ -157,3 +166,27 @@ def test_labels_that_do_not_fit_are_refused(labels: Tensor, shift: str, field: s
 def test_ids_of_labels_are_checked() -> None:
     with pytest.raises(DocumentIdsError, match="attention_document_ids"):
         mask_labels(torch.zeros(1, 3, dtype=torch.int64), torch.tensor([[1, 2, 1]]), "model")
+
+
+def test_who_shifted_the_labels_is_asked_for_in_the_same_words_everywhere() -> None:
+    ids, wrong = torch.ones(1, 2, dtype=torch.int64), cast("Any", "shifted")
+    batch = cast("TrainingBatch[Tensor]", {"input_ids": ids, "labels": ids, "document_ids": ids})
+    calls: list[Callable[[], object]] = [
+        lambda: mask_labels(ids, ids, wrong),
+        lambda: mtp_targets(ids, ids, 0, wrong),
+        lambda: shard_tokens(batch, 0, 1, "zigzag", label_shift=wrong),
+        lambda: require_supported_packing_contract(PackingCapabilities("document_ids"), label_shift=wrong),
+    ]
+    said: set[str] = set()
+    for call in calls:
+        with pytest.raises(PackingError, match="'model', 'stream', 'document'") as caught:
+            call()
+        said.add(str(caught.value))
+    assert len(said) == 1
+
+
+def test_targets_are_counted_of_the_labels_alone() -> None:
+    """Ids are not asked: what stands at padding counts until it is masked."""
+    ids, labels = torch.tensor([[1, 1, 0]]), torch.tensor([[10, 11, 12]])
+    assert int(count_valid_targets(labels)) == 3
+    assert int(count_valid_targets(mask_labels(labels, ids, "model"))) == 1

@@ -364,6 +364,36 @@ def test_a_plan_that_loses_or_repeats_tokens_cannot_be_made(rows: list[list[int 
         RowPlan.from_rows(rows, [5], 10, dropped)
 
 
+_TEXT: Any = "0"
+_FRACTION: Any = 2.0
+_NO_PIECES: list[Any] = [
+    3,
+    (0, 1),
+    (0, 1, 2),
+    Piece(0, 1, 2**70),
+    Piece(_TEXT, 1, 2),
+    Piece(0, 1, _FRACTION),
+]
+
+
+@pytest.mark.parametrize("wrong", _NO_PIECES)
+def test_what_is_no_piece_is_neither_dropped_nor_placed(wrong: Any) -> None:
+    with pytest.raises(PlanError, match="dropped"):
+        RowPlan.from_rows([[Piece(0, 0, 1)]], [2], 10, [wrong])
+    with pytest.raises(PlanError, match="rows"):
+        RowPlan.from_rows([[Piece(0, 0, 1), wrong]], [2], 10)
+
+
+@pytest.mark.parametrize("length", [0, -1, 2**63, 2.0, True, torch.tensor(3)])
+def test_a_length_that_is_none_is_named_as_it_came(length: Any) -> None:
+    with pytest.raises(PlanError) as planned:
+        plan_rows([1, length], 4)
+    with pytest.raises(PlanError) as found:
+        RowPlan.from_rows([[0]], [1, length], 4)
+    for problem in (*planned.value.problems, *found.value.problems):
+        assert (problem.field, problem.document, str(problem.value)) == ("lengths", 1, repr(length))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

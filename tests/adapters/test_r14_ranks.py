@@ -24,6 +24,7 @@ from neatpack.adapters import (
     plan_rows,
     resume_rows,
 )
+from neatpack.adapters.arguments import INT32_MAX
 from neatpack.contracts.errors import PlanError
 from tests.adapters import oracle_plans
 from tests.adapters.properties import holds_for
@@ -262,10 +263,26 @@ def test_what_is_not_left_is_not_touched_when_rows_are_spread() -> None:
     assert len(resumed) == 2
 
 
-@pytest.mark.parametrize(("linear", "quadratic"), [(-1.0, 1.0), (1.0, math.nan), (math.inf, 0.0), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("linear", "quadratic"),
+    [(-1.0, 1.0), (1.0, math.nan), (math.inf, 0.0), (0.0, 0.0), (1e308, 1.0), (1.0, 5e-324), (10**400, 0.0)],
+)
 def test_a_cost_is_positive_and_finite(linear: float, quadratic: float) -> None:
     with pytest.raises(PlanError, match=r"linear|quadratic"):
         AttentionCost(linear, quadratic)
+
+
+@pytest.mark.parametrize("size", [2.0**-256, 2.0**256])
+def test_no_cost_is_lost_to_0_or_past_what_a_float_holds(size: float) -> None:
+    plan = balance_rows(plan_rows([INT32_MAX] * 4, INT32_MAX), 2, cost=AttentionCost(size, size))
+    assert plan.imbalance.tolist() == [1.0, 1.0]
+    assert plan.slowdown == 1.0
+
+
+@pytest.mark.parametrize("lengths", [[2], np.array([-2]), np.array([2.0]), np.array([None]), 2])
+def test_only_lengths_have_a_cost(lengths: Any) -> None:
+    with pytest.raises(PlanError, match="lengths"):
+        _COST.of(lengths)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -255,6 +256,38 @@ def test_one_host_read_for_a_whole_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     with host_reads(monkeypatch) as reads:
         split_rows(batch, 3)
     assert reads.total == 0
+
+
+@given(st.integers(1, 5), st.data())
+def test_what_has_one_entry_a_row_is_cut_with_the_rows(rows: int, data: st.DataObject) -> None:
+    names = [f"row {row}" for row in range(rows)]
+    batch = training_batch(
+        [[1]] * rows, names=names, pairs=tuple(names), array=np.array(names), scale=0.5, split="train"
+    )
+    parts = split_rows(batch, data.draw(st.integers(1, rows)))
+    first = 0
+    for part in cast("list[Any]", parts):
+        own = names[first : first + len(part["input_ids"])]
+        assert (part["names"], part["pairs"], part["array"].tolist()) == (own, tuple(own), own)
+        assert (part["scale"], part["split"]) == (0.5, "train")
+        first += len(own)
+    assert first == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("names", ["a"]),
+        ("names", ["a", "b", "c"]),
+        ("names", []),
+        ("sizes", np.zeros((3, 2))),
+        ("position_ids", [[0], [0]]),
+        ("attention_mask", "causal"),
+    ],
+)
+def test_what_has_another_number_of_entries_than_rows_is_refused(name: str, value: object) -> None:
+    batch = training_batch([[1], [1]], **{name: value})
+    assert fault(BatchError, lambda: split_rows(batch, 2))[0] == name
 
 
 def test_a_batch_without_labels_is_refused_by_name() -> None:

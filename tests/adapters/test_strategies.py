@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise, zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
+import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -43,7 +44,7 @@ from neatpack.adapters.strategies import (
     training_batches,
 )
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
-from neatpack.contracts.errors import PackingError
+from neatpack.contracts.errors import EncodingError, PackingError
 from tests.adapters import oracle
 from tests.adapters.properties import listed, rows_of
 
@@ -230,6 +231,42 @@ def test_malformed_encodings_are_wrong_in_the_named_way_alone(fault: EncodingFau
     difference = Difference(field, place, was, now, len(more), right, wrong, *ids.shape)
     assert _WRONG_IN[fault](difference)
     assert fault in _MANY or not more
+
+
+_ASKED_WRONGLY: list[tuple[str, Callable[[], object]]] = [
+    ("padding", lambda: document_ids(padding=cast("Any", "left"))),
+    ("dtypes", lambda: document_ids(dtypes=())),
+    ("dtypes", lambda: document_ids(dtypes=(torch.int64, torch.float32))),
+    ("dtypes", lambda: attention_document_ids(dtypes=(torch.bool,))),
+    ("dtypes", lambda: document_ids(dtypes=cast("Any", torch.int64))),
+    ("max_batch", lambda: document_ids(max_batch=0)),
+    ("max_sequence", lambda: attention_document_ids(max_sequence=0)),
+    ("max_sequence", lambda: document_ids(max_sequence=128)),
+    ("canonical", lambda: document_ids(canonical=cast("Any", 1))),
+    ("fault", lambda: malformed_document_ids(cast("Any", "odd"))),
+    ("padding", lambda: training_batches(padding=cast("Any", "left"))),
+    ("axes", lambda: training_batches(axes=())),
+    ("axes", lambda: training_batches(axes=(-1,))),
+    ("fault", lambda: contradicting_batches(cast("Any", "odd"))),
+    ("name", lambda: encodings(cast("Any", "flat"), _TRAILING)),
+    ("document_ids", lambda: encodings("thd_flat", cast("Any", torch.ones(1, 1)))),
+    ("fault", lambda: malformed_encodings(cast("Any", "odd"), _TRAILING)),
+    ("document_ids", lambda: malformed_encodings("index_twice", cast("Any", None))),
+]
+
+
+@pytest.mark.parametrize(("field", "ask"), _ASKED_WRONGLY)
+def test_what_cannot_be_drawn_is_refused_when_it_is_asked_for(field: str, ask: Callable[[], object]) -> None:
+    with pytest.raises(EncodingError) as caught:
+        ask()
+    assert caught.value.problems[0].field == field
+
+
+@settings(max_examples=10)
+@given(ids=document_ids(max_batch=1, max_sequence=300, dtypes=(torch.int16, torch.int64)))
+def test_rows_are_as_long_as_their_dtypes_can_number(ids: Tensor) -> None:
+    assert is_document_ids(ids)
+    assert ids.shape[1] <= 300
 
 
 def test_the_hard_inputs_are_among_those_drawn() -> None:

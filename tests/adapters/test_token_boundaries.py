@@ -36,14 +36,20 @@ def _rows(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return torch.tensor(tokens).to(draw(st.sampled_from(INTEGER_DTYPES))), torch.tensor(padding)
 
 
+def _set(token: Any) -> set[int]:
+    return set() if token is None else {token} if isinstance(token, int) else set(token)
+
+
 @holds_for(
     rows=_rows(),
-    special=st.sampled_from(((_EOS, None), (None, _BOS), (_EOS, _BOS))),
+    special=st.sampled_from(
+        ((_EOS, None), (None, _BOS), (_EOS, _BOS), ([_EOS, 4], _BOS), ((3, _EOS), None), ([4], [_BOS, 3]))
+    ),
     pad=st.sampled_from((None, _PAD)),
     masked=st.booleans(),
 )
 def test_each_token_is_in_the_document_that_the_special_tokens_say(
-    rows: tuple[Tensor, Tensor], special: tuple[int | None, int | None], pad: int | None, masked: bool
+    rows: tuple[Tensor, Tensor], special: tuple[Any, Any], pad: int | None, masked: bool
 ) -> None:
     tokens, mask = rows
     padding = mask if masked else torch.zeros_like(mask)
@@ -57,7 +63,7 @@ def test_each_token_is_in_the_document_that_the_special_tokens_say(
         allow_unbroken=True,
     )
     expected = [
-        oracle_tokens.documents(row, gaps, eos, bos, pad)
+        oracle_tokens.documents(row, gaps, _set(eos), _set(bos), pad)
         for row, gaps in zip(listed(tokens.to(torch.int64)), listed(padding), strict=True)
     ]
     assert listed(found) == expected
@@ -88,6 +94,13 @@ def test_the_tokenizers_own_tokens_are_taken(own: object) -> None:
     [
         ("eos_token_id", {}),
         ("eos_token_id", {"eos_token_id": "2"}),
+        ("eos_token_id", {"eos_token_id": [], "bos_token_id": 1}),
+        ("eos_token_id", {"eos_token_id": [2, "3"]}),
+        ("eos_token_id", {"eos_token_id": [2, None]}),
+        ("eos_token_id", {"eos_token_id": [[2]]}),
+        ("eos_token_id", {"eos_token_id": [2, 3], "tokenizer": Tokenizer()}),
+        ("bos_token_id", {"eos_token_id": [2, 3], "bos_token_id": [1, 3]}),
+        ("pad_token_id", {"eos_token_id": [2, 3], "pad_token_id": 3}),
         ("bos_token_id", {"bos_token_id": 1.5}),
         ("bos_token_id", {"eos_token_id": 1, "bos_token_id": 1}),
         ("pad_token_id", {"eos_token_id": 2, "pad_token_id": True}),

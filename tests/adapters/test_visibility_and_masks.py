@@ -86,6 +86,8 @@ def test_a_window_counts_at_least_the_token_itself(window: int) -> None:
 def test_a_mask_is_bool_or_floating(dtype: torch.dtype) -> None:
     with pytest.raises(EncodingError, match="no mask dtype"):
         build_block_causal_mask(torch.ones(1, 3, dtype=torch.int64), dtype)
+    with pytest.raises(EncodingError, match="no mask dtype"):
+        block_causal_mask_bytes(1, 3, dtype)
 
 
 def test_the_size_is_known_before_anything_is_built() -> None:

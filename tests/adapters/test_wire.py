@@ -102,6 +102,12 @@ def test_what_a_file_holds_wrongly_is_named(field: str, kind: str, entries: obje
         assert [(problem.field, problem.kind) for problem in caught.value.problems] == [(field, kind)]
 
 
+@pytest.mark.parametrize("text", [5, None, "{", ""])
+def test_what_is_no_json_is_called_so(text: Any) -> None:
+    with pytest.raises(CapabilitiesError, match="JSON"):
+        WireCapabilities.read_json(text)
+
+
 _WRONG: Any = {
     WireCapabilities: {
         "packed_mask_type": [None, "document_id", ["document_ids"]],

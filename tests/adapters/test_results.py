@@ -1,0 +1,70 @@
+"""What functions give back can be compared, kept in sets, copied and pickled, tensors and all."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import fields
+from typing import Any, Final, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from neatpack.adapters import (
+    build_position_ids,
+    document_rows,
+    gathered_flat,
+    gathered_rows,
+    gathered_states,
+    length_matrix,
+    physical_offsets,
+    physical_states,
+    row_offsets,
+    segment_index,
+    shard_tokens,
+    thd_flat,
+    thd_lengths,
+)
+
+_IDS: Final = torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]])
+
+
+def _shard(ids: Tensor) -> object:
+    batch: dict[str, Tensor] = dict.fromkeys(("input_ids", "labels", "document_ids"), ids)
+    batch |= {"position_ids": build_position_ids(ids), "padding_mask": ids == 0}
+    return shard_tokens(cast("Any", batch), 0, 2, "contiguous", label_shift="model")
+
+
+_MAKE: Final[list[Any]] = [
+    _shard,
+    document_rows,
+    gathered_flat,
+    gathered_rows,
+    gathered_states,
+    length_matrix,
+    physical_offsets,
+    physical_states,
+    row_offsets,
+    segment_index,
+    thd_flat,
+    thd_lengths,
+]
+
+
+@pytest.mark.parametrize("make", _MAKE)
+def test_results_are_equal_to_themselves_alone(make: Any) -> None:
+    one, other = make(_IDS), make(_IDS)
+    assert one == one
+    assert one != other
+    assert len({one, other, one}) == 2
+
+
+@pytest.mark.parametrize("make", _MAKE)
+def test_results_are_copied_and_pickled(make: Any) -> None:
+    made = make(_IDS)
+    for found in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):  # noqa: S301
+        assert type(found) is type(made)
+        for field in fields(made):
+            value, other = getattr(made, field.name), getattr(found, field.name)
+            assert torch.equal(value, other) if isinstance(value, Tensor) else repr(value) == repr(other)

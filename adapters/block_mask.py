@@ -203,8 +203,11 @@ class _Tokens:
         tokens: Integers = np.minimum(np.append(-1, self._stops - 1)[run], places)
         return tokens
 
-    def count_before(self, places: Integers) -> Integers:
-        """Count the tokens before each place."""
+    def count_between(self, begins: Integers, ends: Integers) -> Integers:
+        """Count the tokens from each of some places to before another."""
+        return self._count_before(ends) - self._count_before(begins)
+
+    def _count_before(self, places: Integers) -> Integers:
         run = np.searchsorted(self._starts, places, side="left")
         last = np.append(0, self._stops)[run]
         return self._before[run] - np.maximum(last - places, 0)
@@ -226,23 +229,23 @@ def _visible_blocks(
     head, tail = tokens.after(begins), tokens.until(ends - 1)
     own_first: Integers = (begins - origins) // key_size
     own_last: Integers = (ends - 1 - origins) // key_size
+    some = head < ends
+    of_head, of_tail = (tokens.seen_range(each[some], window, causal) for each in (head, tail))
 
     # What is seen outside of its own places, a block sees by its first and its last token.
     first, last = np.array(own_first), np.array(own_last)
-    some = head < ends
-    first[some] = tokens.after(tokens.seen_range(head[some], window, causal)[0]) - origins[some]
-    last[some] = tokens.until(tokens.seen_range(tail[some], window, causal)[1]) - origins[some]
-    first[some] //= key_size
-    last[some] //= key_size
+    first[some] = (tokens.after(of_head[0]) - origins[some]) // key_size
+    last[some] = (tokens.until(of_tail[1]) - origins[some]) // key_size
 
     # What all queries see, the last one sees from its first key on, and the first one up to its last key.
     full_first, full_stop = np.zeros(own_first.shape, np.int64), np.zeros(own_first.shape, np.int64)
-    full = tokens.count_before(ends) - tokens.count_before(begins) == query_size
-    full_first[full] = -((origins[full] - tokens.seen_range(tail[full], window, causal)[0]) // key_size)
-    full_stop[full] = (tokens.seen_range(head[full], window, causal)[1] + 1 - origins[full]) // key_size
+    held = tokens.count_between(begins, ends)
+    full_first[some] = -((origins[some] - of_tail[0]) // key_size)
+    full_stop[some] = (of_head[1] + 1 - origins[some]) // key_size
+    full_stop[held < query_size] = 0
 
-    begins, ends, _ = _block_bounds(segments, key_size)
-    held = tokens.count_before(ends) - tokens.count_before(begins)
+    if key_size != query_size:
+        held = tokens.count_between(*_block_bounds(segments, key_size)[:2])
     return VisibleBlocks(
         first=_narrow(first),
         last=_narrow(last),
@@ -331,7 +334,7 @@ def _list_pieces(listed: Ranges, others: Ranges, columns: int) -> tuple[Tensor, 
     begins = np.stack([begin for begin, _ in (*listed, *others)], axis=-1)
     lengths = np.stack([stop for _, stop in (*listed, *others)], axis=-1) - begins
     targets = np.cumsum(lengths, axis=-1) - lengths
-    indices = np.repeat((begins - targets).astype(np.int32).ravel(), lengths.ravel())
-    rows = np.reshape(indices, (*begins.shape[:2], columns))
-    rows += np.arange(columns, dtype=np.int32)
-    return _narrow(lengths[..., : len(listed)].sum(axis=-1)), to_tensor(rows, _CPU)
+    offsets = to_tensor(np.repeat((begins - targets).astype(np.int32).ravel(), lengths.ravel()), _CPU)
+    # On rows this short, torch adds twice as fast as numpy.
+    indices = offsets.view(*begins.shape[:2], columns).add_(torch.arange(columns, dtype=torch.int32))
+    return _narrow(lengths[..., : len(listed)].sum(axis=-1)), indices

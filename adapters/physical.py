@@ -18,6 +18,7 @@ from neatpack.adapters.segments import (
     as_segments,
     bounds_of,
     flags_for,
+    greatest,
     read_on_host,
     read_together,
     to_tensor,
@@ -104,7 +105,7 @@ def physical_bounds(
     _require_longest_padding(longest_padding, padding)
     require_no_holes(segments)
     if padding == "run":
-        return segments.bounds.astype(np.int32), int(segments.lengths.max())
+        return segments.bounds.astype(np.int32), greatest(segments.lengths)
     if longest_padding is None:
         longest = max(segments.longest, 1)
         return _cut(segments, longest), longest
@@ -154,7 +155,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
         remedy = "Give text positions that restart at 0 in each document, or derive offsets from document ids."
         value = int(positions[row, position])
         raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
-    longest = int(steps.max()) + 1
+    longest = greatest(steps) + 1
     return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), longest)
 
 

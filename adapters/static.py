@@ -63,7 +63,8 @@ class StaticBounds:
 
     def __post_init__(self) -> None:
         for name, value in (("documents", self.documents), ("segments", self.segments), ("longest", self.longest)):
-            require_count(value, name, "Give a bound of at least 1.", least=1)
+            # torch.compile takes no int of numpy.
+            object.__setattr__(self, name, require_count(value, name, "Give a bound of at least 1.", least=1))
 
 
 class StaticScan(NamedTuple):

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -286,6 +287,7 @@ def test_form_is_refused_without_a_look_at_values() -> None:
     with pytest.raises(EncodingError) as caught:
         StaticBounds(1, 0, 1)
     assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("segments", 0)
+    assert type(StaticBounds(cast("int", np.int64(3)), 1, 1).documents) is int
     with pytest.raises(EncodingError, match="'empty', 'padding'"):
         static.static_gathered_flat(tensor([[1]]), bounds, cast("Any", "zeros"))
     with pytest.raises(EncodingError, match="no mask dtype"):

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import neatpack.adapters.segments
 from neatpack import adapters
@@ -232,6 +233,26 @@ def test_the_error_names_the_argument(field: str, call: Call) -> None:
         with pytest.raises(PackingError) as caught:
             call(value)
         assert caught.value.problems[0].field == field
+
+
+def _fake(call: Call) -> object:
+    with FakeTensorMode() as mode:  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return call(mode.from_tensor(_IDS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+_RECORDERS: Final[dict[str, Call]] = {
+    "functionalize": lambda call: torch.func.functionalize(call)(_IDS),
+    "vmap": lambda call: torch.func.vmap(call)(_IDS[None]),
+    "compile": lambda call: torch.compile(call, backend="eager")(_IDS),
+    "fake tensors": _fake,
+}
+
+
+@pytest.mark.parametrize("record", _RECORDERS.values(), ids=_RECORDERS)
+def test_where_torch_records_there_is_nothing_to_read(record: Call) -> None:
+    for call in (adapters.build_position_ids, lambda ids: adapters.flash_varlen_kwargs(ids)["cu_seq_lens_q"]):
+        with pytest.raises(PackingError, match="static_"):
+            record(call)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (3, 1, 5)])

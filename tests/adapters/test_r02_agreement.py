@@ -281,6 +281,17 @@ def test_a_segment_number_does_not_come_back() -> None:
         check_agreement(ids, {"seq_idx": torch.tensor([[7, 5, 7, 7, -1]])})
 
 
+@pytest.mark.parametrize("ids", [[0, 0, 3, 3], [1, 1, 0, 3], [0, 3, 0, 4]])
+def test_padding_before_a_document_does_not_have_its_segment_number(ids: list[int]) -> None:
+    document_ids = torch.tensor([ids, [1, 1, 1, 1]])
+    numbers = document_ids.where(document_ids != 0, -1)
+    check_agreement(document_ids, {"seq_idx": numbers})
+    before = ids.index(3) - 1
+    numbers[0, before] = 3
+    with pytest.raises(EncodingError, match=rf"seq_idx\[row 0, position {before + 1}\] = 3: marks other documents"):
+        check_agreement(document_ids, {"seq_idx": numbers})
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.5, -0.25, -1e4])
 @pytest.mark.parametrize("place", [(0, 1, 0), (0, 1, 3), (0, 4, 0)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import torch
@@ -236,21 +236,22 @@ def test_the_error_names_the_argument(field: str, call: Call) -> None:
 
 
 def _fake(call: Call) -> object:
-    with FakeTensorMode() as mode:  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return call(mode.from_tensor(_IDS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    with FakeTensorMode() as mode:
+        return call(mode.from_tensor(_IDS))
 
 
 _RECORDERS: Final[dict[str, Call]] = {
     "functionalize": lambda call: torch.func.functionalize(call)(_IDS),
     "vmap": lambda call: torch.func.vmap(call)(_IDS[None]),
-    "compile": lambda call: torch.compile(call, backend="eager")(_IDS),
+    "compile": lambda call: cast("Any", torch).compile(call, backend="eager")(_IDS),
     "fake tensors": _fake,
 }
 
 
 @pytest.mark.parametrize("record", _RECORDERS.values(), ids=_RECORDERS)
 def test_where_torch_records_there_is_nothing_to_read(record: Call) -> None:
-    for call in (adapters.build_position_ids, lambda ids: adapters.flash_varlen_kwargs(ids)["cu_seq_lens_q"]):
+    calls: tuple[Call, ...] = (adapters.build_position_ids, adapters.flash_varlen_kwargs)
+    for call in calls:
         with pytest.raises(PackingError, match="static_"):
             record(call)
 

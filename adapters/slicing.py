@@ -96,12 +96,17 @@ def split_rows(
 def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
     """Tell along which dimension a pipeline schedule cuts each entry of a yielded batch; None where it is no tensor.
 
-    `TensorChunkSpec` of `torch.distributed.pipelining` takes the dimensions. What has None goes to each microbatch as
-    it is: a maximum length stays an upper bound. Without this a schedule cuts dimension 0, which of positions of
-    several axes is the axes.
+    What has None goes to each microbatch as it is: a maximum length stays an upper bound. Without a spec, a schedule
+    of torch does the same, but for cutting dimension 0 of every tensor, which of positions of several axes is the
+    axes. A spec of torch (2.13) is a dict with an entry for each argument, which torch pairs by order and not by name:
+    `TensorChunkSpec(dim)` for a dimension, and for None the class `_Replicate`, which has no public name.
 
     Args:
         batch: as `apply_packing_contract` leaves it, without flat kwargs.
+
+    Returns:
+        A dimension or None for each entry, in the order of the batch. It follows from the contract and the ranks of
+        the entries, so that it holds for every batch of a loader.
 
     Raises:
         BatchError: an entry's rows are not known, or it counts over all rows and does not survive a cut.
@@ -110,8 +115,13 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
         >>> import torch
         >>> ids = torch.tensor([[1, 1], [1, 2]])
         >>> batch = {"input_ids": ids, "labels": ids, "position_ids": ids.expand(3, 2, 2), "padding_mask": ids == 0}
-        >>> pipeline_chunk_dims(batch)
-        {'input_ids': 0, 'labels': 0, 'position_ids': 1, 'padding_mask': 0}
+        >>> batch["max_seqlen"] = 2
+        >>> dims = pipeline_chunk_dims(batch)
+        >>> dims
+        {'input_ids': 0, 'labels': 0, 'position_ids': 1, 'padding_mask': 0, 'max_seqlen': None}
+        >>> from torch.distributed.pipelining.microbatch import TensorChunkSpec, _Replicate
+        >>> spec = {name: _Replicate if dim is None else TensorChunkSpec(dim) for name, dim in dims.items()}
+        >>> # ScheduleGPipe(stage, n_microbatches, loss_fn=loss_fn, kwargs_chunk_spec=spec).step(**batch)
     """
     rows, _ = batch_shape(batch)
     flat = [name for name in FLASH_FIELDS if name in batch]

@@ -67,7 +67,9 @@ def apply_packing_contract(
         inside_documents: keep targets inside the structural documents where attention joins them.
 
     Returns:
-        The same mapping. A batch that is refused stays as it came.
+        The same mapping. A batch that is refused stays as it came. `_packed_seq_ids` and `document_ids` are the tensors
+        that came in where those are int64, and copies otherwise; so is an `attention_mask` of ids. Labels, dense masks
+        and offsets are new, and entries that pass through are the same tensors. None is written to.
 
     Raises:
         CapabilitiesError: the contract is none.

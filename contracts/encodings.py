@@ -37,7 +37,7 @@ from neatpack.contracts.validation import Guard, Parse, Validate, checks
 
 @dataclass(frozen=True, eq=False)
 class GatheredRows(Generic[TensorT]):
-    """NEAT metadata, batch-major: each row's kept tokens and the offsets of its documents among them.
+    """Gathered, row by row: the kept tokens of each row, and the offsets of its documents among them. NEAT metadata.
 
     Every tensor has `batch` first, so a pipeline schedule may cut it along the rows.
     """
@@ -49,7 +49,7 @@ class GatheredRows(Generic[TensorT]):
 
 @dataclass(frozen=True, eq=False)
 class GatheredFlat(Generic[TensorT]):
-    """The kept tokens of all rows as one stream, which is what a varlen kernel takes after a gather."""
+    """Gathered, one stream: the kept tokens of all rows, which is what a varlen kernel takes after a gather."""
 
     token_indices: FlatTokenIndices[TensorT]
     cu_seqlens: GatheredFlatOffsets[TensorT]
@@ -58,7 +58,7 @@ class GatheredFlat(Generic[TensorT]):
 
 @dataclass(frozen=True, eq=False)
 class PhysicalFlat(Generic[TensorT]):
-    """Offsets over the flattened `batch * sequence` stream; padding is segments of its own."""
+    """Physical, one stream: offsets over the flattened `batch * sequence` places; padding is segments of its own."""
 
     cu_seqlens: PhysicalFlatOffsets[TensorT]
     max_seqlen: Longest
@@ -66,7 +66,7 @@ class PhysicalFlat(Generic[TensorT]):
 
 @dataclass(frozen=True, eq=False)
 class PhysicalRows(Generic[TensorT]):
-    """Offsets within each padded row; unused entries repeat the row length."""
+    """Physical, row by row: offsets within each padded row; unused entries repeat the row length."""
 
     cu_seqlens: PhysicalRowOffsets[TensorT]
     max_seqlen: LongestPerRow[TensorT]
@@ -74,7 +74,7 @@ class PhysicalRows(Generic[TensorT]):
 
 @dataclass(frozen=True, eq=False)
 class THDLengths(Generic[TensorT]):
-    """Lengths per row and document, real and with each document's own padding; unused entries are -1000."""
+    """Lengths, row by row: of each document, real and with its own padding; unused entries are -1000."""
 
     seq_lens: THDLength[TensorT]
     seq_lens_padded: THDLength[TensorT]
@@ -82,7 +82,7 @@ class THDLengths(Generic[TensorT]):
 
 @dataclass(frozen=True, eq=False)
 class THDFlat(Generic[TensorT]):
-    """The documents of all rows as one stream, each followed by its own padding.
+    """Gathered and physical, one stream: the documents of all rows, each followed by its own padding.
 
     `cu_seqlens` counts real tokens alone; `cu_seqlens_padded` counts every place, and says where a document stands.
     Neither may be taken for the other. `max_seqlen` is the longest document with its padding.
@@ -102,21 +102,21 @@ class THDFlat(Generic[TensorT]):
 
 @dataclass(frozen=True, eq=False)
 class LengthMatrix(Generic[TensorT]):
-    """Real lengths per row and document; unused entries are 0."""
+    """Lengths, row by row: of each document, real; unused entries are 0."""
 
     lengths: RowLengths[TensorT]
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentIndex(Generic[TensorT]):
-    """The segment of every place of every row, as convolution and state-space kernels take it."""
+    """Physical, row by row: the segment of every place, as convolution and state-space kernels take it."""
 
     seq_idx: SegmentIds[TensorT]
 
 
 @dataclass(frozen=True, eq=False)
 class GatheredStates(Generic[TensorT]):
-    """Where recurrent state restarts in the stream of kept tokens, on the device and once more on the host."""
+    """Gathered, one stream: where state restarts among the kept tokens, on the device and once more on the host."""
 
     token_indices: FlatTokenIndices[TensorT]
     cu_seqlens: GatheredStateOffsets[TensorT]
@@ -125,7 +125,7 @@ class GatheredStates(Generic[TensorT]):
 
 @dataclass(frozen=True, eq=False)
 class PhysicalStates(Generic[TensorT]):
-    """Where recurrent state restarts in the flattened padded rows, on the device and once more on the host."""
+    """Physical, one stream: where state restarts in the flattened rows, on the device and once more on the host."""
 
     cu_seqlens: PhysicalStateOffsets[TensorT]
     cu_seqlens_cpu: PhysicalStateOffsets[TensorT]

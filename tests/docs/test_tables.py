@@ -7,7 +7,7 @@ from typing import get_args
 
 import torch
 
-from neatpack import adapters
+from neatpack import TrainingBatch, adapters, axes_table
 from neatpack.contracts.kernels import CONSUMER_NAMES
 from neatpack.kernels_bridge.audit.paths import PATHS
 from neatpack.kernels_bridge.audit.report import VERDICTS, Kind, Pattern, Trial
@@ -53,6 +53,10 @@ def test_encodings_called_offsets() -> None:
     rows = table("docs/encodings.md", "counts")
     ids = torch.tensor([[1, 1, 0]])
     assert [type(getattr(adapters, row[2])(ids)).__name__ for row in rows] == [row[3] for row in rows]
+
+
+def test_fields_of_a_batch() -> None:
+    assert axes_table(TrainingBatch) in (REPOSITORY / "docs" / "core.md").read_text()
 
 
 def test_rules_are_numbered_without_a_gap() -> None:

@@ -15,6 +15,9 @@ from neatpack.adapters.segments import Segments, as_segments, to_tensor
 from neatpack.adapters.visibility import VisibleSquare, fill_visible, require_chunk, require_window, visible_squares
 from neatpack.contracts.errors import EncodingError, Problem
 
+MASK_DTYPES: Final = (torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""What a mask may hold: whether a query sees a key, or what is added to its score."""
+
 MASK_BYTES_LIMIT: Final = 2**33
 """The largest mask that is built unless asked for: 8 GiB."""
 
@@ -74,7 +77,7 @@ def block_causal_mask_bytes(batch: int, sequence: int, dtype: torch.dtype = torc
     """Tell the size of a mask before it is built, in bytes.
 
     Raises:
-        EncodingError: a size is no count, or the dtype is neither bool nor floating.
+        EncodingError: a size is no count, or the dtype is none of `MASK_DTYPES`.
 
     Example:
         >>> block_causal_mask_bytes(4, 8192)
@@ -92,10 +95,10 @@ def require_mask_dtype(dtype: object) -> None:
     """Raise unless a mask may have this dtype.
 
     Raises:
-        EncodingError: it is no dtype, or neither bool nor floating.
+        EncodingError: it is none of `MASK_DTYPES`.
     """
-    if not isinstance(dtype, torch.dtype) or (dtype != torch.bool and not dtype.is_floating_point):
-        remedy = "Give torch.bool, or the floating dtype of the scores."
+    if not isinstance(dtype, torch.dtype) or dtype not in MASK_DTYPES:
+        remedy = f"Give {MASK_DTYPES[0]}, or the dtype of the scores: {', '.join(map(str, MASK_DTYPES[1:]))}."
         raise EncodingError(Problem("dtype", "is no mask dtype", "dtype", value=dtype, remedy=remedy))
 
 

@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from neatpack.adapters.arguments import is_choice, require_count, require_flag, require_instance, require_readable
 from neatpack.adapters.block_mask import VisibleBlocks, assemble, checked_block_size, mask_function
+from neatpack.adapters.masks import require_mask_dtype
 from neatpack.adapters.positions import START_REMEDY
 from neatpack.adapters.segments import read_on_host, require_ids_form
 from neatpack.adapters.visibility import require_window, seen_range, sees
@@ -388,9 +389,7 @@ def static_block_causal_mask(
                   [1, 1, 0],
                   [0, 0, 1]]]], dtype=torch.int32)
     """
-    require_instance(dtype, torch.dtype, "dtype", "Give torch.bool, or the floating dtype of the scores.")
-    if dtype != torch.bool and not dtype.is_floating_point:
-        raise EncodingError(Problem("dtype", "is no mask dtype", "dtype", value=dtype))
+    require_mask_dtype(dtype)
     scan = _as_scan(document_ids, bounds)
     places, ids = scan.places, scan.ids[:, None, 1:]
     visible = sees(ids[..., None], ids[..., None, :], places[:, None], places, window=window)

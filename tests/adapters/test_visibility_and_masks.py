@@ -82,7 +82,7 @@ def test_a_window_counts_at_least_the_token_itself(window: int) -> None:
         build_block_causal_mask(torch.ones(1, 3, dtype=torch.int64), window=window)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.complex64, torch.float8_e5m2])
 def test_a_mask_is_bool_or_floating(dtype: torch.dtype) -> None:
     with pytest.raises(EncodingError, match="no mask dtype"):
         build_block_causal_mask(torch.ones(1, 3, dtype=torch.int64), dtype)

@@ -46,6 +46,7 @@ from neatpack.adapters import (
     farthest_element,
     fla_kwargs,
     flash_varlen_kwargs,
+    flatten_packed_sequence_metadata,
     gathered_flat,
     gathered_states,
     host_offsets,
@@ -71,7 +72,6 @@ from neatpack.adapters import (
     split_rows,
     static_physical_offsets,
     thd_flat,
-    transformer_engine_kwargs,
     varlen_kernel_kwargs,
     window_size,
 )
@@ -172,8 +172,9 @@ def _mask(given: Given) -> Answer:
 
 
 def _mask_from_positions(given: Given) -> Answer:
-    ids = document_ids_from_positions(torch.tensor(given["position_ids"]))
-    check_agreement(ids, {"attention_mask": torch.tensor(given["attention_mask"])})
+    mask = torch.tensor(given["attention_mask"])
+    ids = document_ids_from_positions(torch.tensor(given["position_ids"]), mask == 0)
+    check_agreement(ids, {"attention_mask": mask})
     return {**_described(ids), "allowed": _listed(build_block_causal_mask(ids)[0, 0])}
 
 
@@ -192,9 +193,6 @@ def _kwargs(given: Given) -> Answer:
         "hf_flash": lambda: flash_varlen_kwargs(ids),
         "megatron_thd": lambda: packed_seq_params_kwargs(thd_flat(ids)),
         "megatron_thd_cp": lambda: packed_seq_params_kwargs(thd_flat(ids)),
-        "transformer_engine": lambda: transformer_engine_kwargs(thd_flat(ids)),
-        "fla": lambda: fla_kwargs(gathered_states(ids)),
-        "mamba": lambda: {"seq_idx": segment_index(ids).seq_idx},
     }
     found = cast("dict[str, object]", kwargs[given["consumer"]]())
     return {name: _listed(value) if isinstance(value, Tensor) else value for name, value in found.items()}
@@ -468,7 +466,7 @@ def _pickled(given: Given) -> Answer:
 def _reject(given: Given) -> Answer:
     refusals: dict[str, Callable[[Given], object]] = {
         "position_ids": _positions_of_another_length,
-        "cu_seqlens": lambda given: segment_ids_from_offsets(torch.tensor(given["cu_seqlens"]), given["total_tokens"]),
+        "cu_seqlens": _offsets_of_another_total,
         "labels": lambda given: require_supported_packing_contract(
             PackingCapabilities("document_ids"), label_shift="document", model_shifts_labels=given["consumer_shifts"]
         ),
@@ -482,6 +480,11 @@ def _reject(given: Given) -> Answer:
     }
     refusals[given["field"]](given)
     return {}
+
+
+def _offsets_of_another_total(given: Given) -> object:
+    tokens = torch.arange(given["total_tokens"])
+    return flatten_packed_sequence_metadata(tokens, torch.tensor(given["cu_seqlens"]), 1, tokens.numel())
 
 
 def _positions_of_another_length(given: Given) -> object:
@@ -580,7 +583,7 @@ _ELSEWHERE: Final = {
 
 _SAYS: Final = {
     "A05b": r"position_ids = \(1, 11\): does not fit document ids of shape \(1, 10\)",
-    "B03b": "total_tokens = 4: must be from 12, the last offset",
+    "B03b": "cu_seqlens = 12: must start at zero, never fall, and end at the number of token indices, 4",
     "D08b": "label_shift = 'document': labels would be shifted twice",
     "E14": r"lengths\[row 0\] = 8: documents of the row need more than 6 places",
     "G12b": "rows = 2: must be an int from 1 to 1",

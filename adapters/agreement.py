@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_instance, tensor_problems
+from neatpack.adapters.arguments import require_instance, tensor_problems, wrong_offset
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import Segments, read_together, require_ids_form, scan_array
@@ -337,10 +337,10 @@ def _check_flash(segments: Segments, given: Mapping[str, object], arrays: Arrays
     documents, places = segments.documents, segments.batch * segments.sequence
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
         offsets = arrays[name]
-        if offsets.size < 2 or offsets[0] != 0 or offsets[-1] != places or (np.diff(offsets) < 0).any():
-            raise _error(
-                name, f"must rise from 0 to batch * sequence = {places}", "disagreement", offsets.tolist()[-1:]
-            )
+        position = wrong_offset(offsets, places)
+        if position is not None:
+            message, value = f"must rise from 0 to batch * sequence = {places}", next(iter(offsets[position:]), None)
+            raise _error(name, message, "disagreement", value, position=position)
         cuts = np.unique(offsets)
         before = np.searchsorted(cuts, documents.starts, side="right")
         wrong = np.zeros(places, np.bool_)

@@ -131,7 +131,8 @@ def _padded_places(segments: Segments, multiple: int) -> np.ndarray[tuple[int, i
     sequence = max(int((begins + padded).max(initial=0)), multiple)
     if segments.batch * sequence > INT32_MAX:
         message = f"padded rows have more places than int32 offsets can count, {INT32_MAX}"
-        raise EncodingError(Problem("multiple", message, "value", value=multiple))
+        remedy = "Give a smaller multiple, or cut the batch along its rows."
+        raise EncodingError(Problem("multiple", message, "value", value=multiple, remedy=remedy))
     within = np.arange(int(documents.lengths.sum()))
     within -= np.repeat(np.cumsum(documents.lengths) - documents.lengths, documents.lengths)
     targets = np.repeat(documents.rows * sequence + begins, documents.lengths) + within

@@ -6,6 +6,8 @@ from collections.abc import MutableMapping
 from numbers import Integral
 from typing import Any, Final, cast
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from neatpack.contracts.errors import BatchError, EncodingError, PackingError, Problem
@@ -46,8 +48,24 @@ the group.
     """
     if not is_integer(value) or not least <= cast("int", value) <= most:
         found = repr(value) if isinstance(value, str) else value
-        raise error(Problem(field, f"must be an int from {least} to {most}", "value", value=found, remedy=remedy))
+        message = f"must be an int from {least} to {most}"
+        raise error(Problem(field, message, "value", value=found, remedy=int_remedy(value, remedy)))
     return int(cast("int", value))
+
+
+def int_remedy(value: object, remedy: str) -> str:
+    """Give the way out where `value` is no int: of a tensor or array of one number its item, and else `remedy`."""
+    single = isinstance(value, (Tensor, np.ndarray)) and cast("Tensor", value).ndim == 0
+    return "Give a Python int: value.item()." if single else remedy
+
+
+def wrong_offset(offsets: npt.NDArray[Any], total: int) -> int | None:
+    """Find the first offset that is not 0 at the start, falls, or is not `total` at the end; 0 where there is none."""
+    if not offsets.size:
+        return 0
+    wrong = np.append(offsets[0] != 0, offsets[1:] < offsets[:-1])
+    wrong[-1] |= offsets[-1] != total
+    return int(wrong.argmax()) if wrong.any() else None
 
 
 def require_places(batch: int, sequence_length: int) -> None:
@@ -59,7 +77,8 @@ def require_places(batch: int, sequence_length: int) -> None:
     require_count(sequence_length, "sequence_length", "Give the places of a row.", least=1)
     if batch < 1 or batch * sequence_length > INT32_MAX:
         message = f"must make a batch of 1 to {INT32_MAX} places"
-        raise EncodingError(Problem("sequence_length", message, "value", value=(batch, sequence_length)))
+        remedy = "Give at least one row, and cut a batch that is larger along its rows."
+        raise EncodingError(Problem("sequence_length", message, "value", value=(batch, sequence_length), remedy=remedy))
 
 
 def require_batch(batch: object) -> None:
@@ -135,7 +154,8 @@ def tensor_problems(value: object, field: str, *, data: bool = True) -> list[Pro
         remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
         return [Problem(field, "must be a dense tensor", "type", value=sort, remedy=remedy)]
     if data and value.is_meta:
-        return [Problem(field, "is a meta tensor, without data", "device", value="meta")]
+        remedy = "Give a tensor that lies on a real device."
+        return [Problem(field, "is a meta tensor, without data", "device", value="meta", remedy=remedy)]
     return []
 
 

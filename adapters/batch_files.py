@@ -61,7 +61,8 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
 def _path(path: object) -> Path:
     if isinstance(path, (str, Path)):
         return Path(path)
-    raise BatchFileError(Problem("path", "must be a str or a Path", "type", value=type(path).__name__))
+    remedy = "Give the path of a saved batch."
+    raise BatchFileError(Problem("path", "must be a str or a Path", "type", value=type(path).__name__, remedy=remedy))
 
 
 _UNREADABLE: Final = (

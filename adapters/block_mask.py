@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from neatpack.adapters.arguments import INT32_MAX, require_flag
+from neatpack.adapters.arguments import INT32_MAX, int_remedy, require_flag
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.segments import Integers, Segments, as_segments, require_ids_form, to_tensor
 from neatpack.adapters.visibility import COMPARED_DTYPES, require_window, seen_range, sees
@@ -141,13 +141,14 @@ def checked_block_size(block_size: object) -> tuple[int, int]:
     """Give the places of a query block and of a key block.
 
     Raises:
-        EncodingError: it is no positive int, nor two of them.
+        EncodingError: it is no positive int, nor a tuple of two.
     """
     sizes = cast("tuple[object, ...]", block_size) if isinstance(block_size, tuple) else (block_size, block_size)
     checked = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= INT32_MAX]
     if len(checked) != 2 or len(sizes) != 2:
-        message = "must be a positive int, or two of them"
-        raise EncodingError(Problem("block_size", message, "value", value=sizes, remedy="Kernels take 128."))
+        message = "must be a positive int, or a tuple of two"
+        remedy = int_remedy(block_size, "Give 128, which kernels take, or (places of queries, places of keys).")
+        raise EncodingError(Problem("block_size", message, "value", value=repr(block_size), remedy=remedy))
     return checked[0], checked[1]
 
 

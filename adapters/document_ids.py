@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import is_count, require_count, tensor_problems
+from neatpack.adapters.arguments import int_remedy, is_count, require_count, tensor_problems
 from neatpack.adapters.segments import INTEGER_DTYPES, Segments, as_segments, read_together, scan_segments, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
@@ -154,7 +154,7 @@ def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length:
         raise EncodingError(*problems)
     ids = np.zeros((len(lengths), sequence_length), np.int64)
     for row, row_lengths in enumerate(lengths):
-        ids[row, : sum(row_lengths)] = np.repeat(np.arange(1, len(row_lengths) + 1), row_lengths)
+        ids[row, : sum(map(int, row_lengths))] = np.repeat(np.arange(1, len(row_lengths) + 1), row_lengths)
     return to_tensor(ids, torch.device("cpu"))
 
 
@@ -195,7 +195,8 @@ def same_place_problems(value: Tensor, reference: Tensor, field: str, reference_
     """List how a tensor of tokens differs from another in shape or device."""
     if value.shape != reference.shape:
         message = f"must have the shape of {reference_field}, {tuple(reference.shape)}"
-        return [Problem(field, message, "shape", value=tuple(value.shape))]
+        remedy = "Give one value per token, for the same tokens."
+        return [Problem(field, message, "shape", value=tuple(value.shape), remedy=remedy)]
     if value.device != reference.device:
         message = f"must lie where {reference_field} lies, on {reference.device}"
         return [Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")]
@@ -215,10 +216,10 @@ def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> 
             continue
         for place, length in enumerate(row_lengths):
             if not is_count(length) or length < 1:
-                remedy = "Leave empty documents out."
+                remedy = int_remedy(length, "Leave empty documents out.")
                 problems.append(Problem("lengths", "must be a positive int", "value", row, place, length, remedy))
-        if not problems and sum(row_lengths) > sequence_length:
+        if not problems and (places := sum(map(int, row_lengths))) > sequence_length:
             remedy = "Nothing is truncated: give a longer row or fewer documents."
             message = f"documents of the row need more than {sequence_length} places"
-            problems.append(Problem("lengths", message, "value", row, value=sum(row_lengths), remedy=remedy))
+            problems.append(Problem("lengths", message, "value", row, value=places, remedy=remedy))
     return problems

@@ -6,14 +6,14 @@ An `attention_mask` here is document ids, or a plain 0/1 or bool mask, which is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_count, require_flag, tensor_problems
+from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, wrong_offset
 from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.indexed_masks import mask_segments
 from neatpack.adapters.segments import (
@@ -27,6 +27,8 @@ from neatpack.adapters.segments import (
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
+
+_REMEDY: Final = "Pass both as build_packed_sequence_metadata gave them, cut along the same rows as the tokens."
 
 
 def get_seqlens_in_batch(attention_mask: Tensor | Segments) -> Tensor:
@@ -332,19 +334,22 @@ def _metadata_form_problems(indices: object, offsets: object, batch: int, sequen
     for field, value in (("packed_token_indices", indices), ("cu_seqlens", offsets)):
         wrong = tensor_problems(value, field)
         if not wrong and isinstance(value, Tensor) and value.dtype not in (torch.int32, torch.int64):
-            wrong = [Problem(field, "must be int32 or int64", "dtype", value=value.dtype)]
+            remedy = f"Convert it: {field}.long()."
+            wrong = [Problem(field, "must be int32 or int64", "dtype", value=value.dtype, remedy=remedy)]
         problems += wrong
     for field, value in (("batch_size", batch), ("sequence_length", sequence)):
         if not is_count(value):
-            problems.append(Problem(field, "must be an int of at least 0", "value", value=value))
+            remedy = int_remedy(value, "Give the size of the microbatch: tokens.shape.")
+            problems.append(Problem(field, "must be an int of at least 0", "value", value=value, remedy=remedy))
     if problems or not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
         return problems
     if indices.device != offsets.device:
         message = f"must lie where packed_token_indices lies, on {indices.device}"
-        return [Problem("cu_seqlens", message, "device", value=offsets.device)]
+        return [Problem("cu_seqlens", message, "device", value=offsets.device, remedy="Move it: cu_seqlens.to(...).")]
     if batch * sequence > INT32_MAX:
         message = f"has more places than int32 offsets can count, {INT32_MAX}"
-        return [Problem("packed_token_indices", message, "shape", value=(batch, sequence))]
+        remedy = "Cut the batch along its rows."
+        return [Problem("packed_token_indices", message, "shape", value=(batch, sequence), remedy=remedy)]
     return _metadata_shape_problems(tuple(indices.shape), tuple(offsets.shape), batch, sequence)
 
 
@@ -367,9 +372,11 @@ def _metadata_shape_problems(
 
 def _require_flat(indices: npt.NDArray[Any], offsets: npt.NDArray[Any], batch: int, sequence: int) -> None:
     """Check flat metadata: offsets cover the indices, indices ascend within the batch, no document leaves its row."""
-    if offsets[0] != 0 or offsets[-1] != indices.size or bool((np.diff(offsets) < 0).any()):
+    place = wrong_offset(offsets, indices.size)
+    if place is not None:
         message = f"must start at zero, never fall, and end at the number of token indices, {indices.size}"
-        raise EncodingError(Problem("cu_seqlens", message, "value", value=offsets.tolist()[-1]))
+        value = int(offsets[place])
+        raise EncodingError(Problem("cu_seqlens", message, "value", position=place, value=value, remedy=_REMEDY))
     wrong = np.ones(indices.size, np.bool_)
     wrong[1:] = indices[1:] <= indices[:-1]
     wrong[:1] = indices[:1] < 0
@@ -378,7 +385,8 @@ def _require_flat(indices: npt.NDArray[Any], offsets: npt.NDArray[Any], batch: i
         position = int(np.argmax(wrong))
         message = f"must ascend from 0 to below batch * sequence = {batch * sequence}"
         value = int(indices[position])
-        raise EncodingError(Problem("packed_token_indices", message, "value", position=position, value=value))
+        problem = Problem("packed_token_indices", message, "value", position=position, value=value, remedy=_REMEDY)
+        raise EncodingError(problem)
     filled = np.flatnonzero(np.diff(offsets))
     first, last = indices[offsets[filled]], indices[offsets[filled + 1] - 1]
     crossing = np.flatnonzero(first // sequence != last // sequence)
@@ -404,7 +412,8 @@ def _require_rows(
     for message, wrong in faults.items():
         if bool(wrong.any()):
             row = int(np.argmax(wrong))
-            raise EncodingError(Problem("cu_seqlens", message, "value", row, value=offsets[row].tolist()))
+            value = offsets[row].tolist()
+            raise EncodingError(Problem("cu_seqlens", message, "value", row, value=value, remedy=_REMEDY))
     greatest = np.maximum.accumulate(indices, axis=1)
     wrong = indices >= sequence
     wrong[:, 1:] |= (indices[:, 1:] >= 0) & (indices[:, 1:] <= greatest[:, :-1])
@@ -412,4 +421,4 @@ def _require_rows(
         row, position = (int(axis[0]) for axis in np.nonzero(wrong))
         message = f"must ascend within the row and stay below its length, {sequence}"
         value = int(indices[row, position])
-        raise EncodingError(Problem("packed_token_indices", message, "value", row, position, value))
+        raise EncodingError(Problem("packed_token_indices", message, "value", row, position, value, _REMEDY))

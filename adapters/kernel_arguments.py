@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 from torch import Tensor
 
@@ -11,6 +11,8 @@ from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, require_count, req
 from neatpack.adapters.visibility import require_window
 from neatpack.contracts.encodings import GatheredFlat, PhysicalFlat, VarlenKernelKwargs
 from neatpack.contracts.errors import EncodingError, Problem
+
+_SIZES_REMEDY: Final = "Give tensor.shape and tensor.stride()."
 
 
 def varlen_kernel_kwargs(flat: GatheredFlat[Tensor] | PhysicalFlat[Tensor]) -> VarlenKernelKwargs[Tensor]:
@@ -78,7 +80,7 @@ def farthest_element(shape: Sequence[int], strides: Sequence[int]) -> int:
     sizes, steps = (_counts(value, field) for value, field in ((shape, "shape"), (strides, "strides")))
     if len(sizes) != len(steps):
         message = f"must have {len(sizes)} entries, one per dimension"
-        raise EncodingError(Problem("strides", message, "shape", value=tuple(steps)))
+        raise EncodingError(Problem("strides", message, "shape", value=tuple(steps), remedy=_SIZES_REMEDY))
     return 0 if 0 in sizes else sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
 
 
@@ -102,6 +104,5 @@ def needs_int64_indices(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _counts(values: object, field: str) -> list[int]:
-    require_instance(values, Sequence, field, "Give tensor.shape and tensor.stride().")
-    remedy = "Give tensor.shape and tensor.stride()."
-    return [require_count(value, field, remedy, most=INT64_MAX) for value in cast("Sequence[object]", values)]
+    require_instance(values, Sequence, field, _SIZES_REMEDY)
+    return [require_count(value, field, _SIZES_REMEDY, most=INT64_MAX) for value in cast("Sequence[object]", values)]

@@ -68,8 +68,9 @@ def document_ids_from_length_matrix(matrix: LengthMatrix[Tensor], sequence_lengt
     negative = np.argwhere(lengths < 0)
     if negative.size:
         row, document = (int(index) for index in negative[0])
-        value = int(lengths[row, document])
-        raise EncodingError(Problem("lengths", f"document {document} has a negative length", "value", row, value=value))
+        message, value = f"document {document} has a negative length", int(lengths[row, document])
+        remedy = "Fill unused entries with 0."
+        raise EncodingError(Problem("lengths", message, "value", row, value=value, remedy=remedy))
     rest = sequence_length - lengths.sum(axis=1)
     too_long = np.flatnonzero(rest < 0)
     if too_long.size:

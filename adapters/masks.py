@@ -121,11 +121,15 @@ def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
     """Give what an additive mask holds where attention is not allowed."""
     if blocked is None:
         return 0.0 if dtype == torch.bool else torch.finfo(dtype).min
+    if dtype == torch.bool:
+        message = "is for an additive mask, and a bool one blocks by False"
+        remedy = "Leave it out, or give the floating dtype of the scores."
+        raise EncodingError(Problem("blocked", message, "disagreement", value=blocked, remedy=remedy))
     number = blocked if isinstance(blocked, (int, float)) and not isinstance(blocked, bool) else 0.0
-    if dtype != torch.bool and -math.inf < number < torch.finfo(dtype).min:
+    if -math.inf < number < torch.finfo(dtype).min:
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", f"does not fit {dtype}", "value", value=blocked, remedy=remedy))
-    if dtype == torch.bool or not torch.tensor(number, dtype=dtype).item() < 0:  # Where it rounds to 0, all is visible.
+    if not torch.tensor(number, dtype=dtype).item() < 0:  # Where it rounds to 0, all is visible.
         message = f"must be a negative number that {dtype} tells from 0, for an additive mask"
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", message, "value", value=blocked, remedy=remedy))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_choice, require_count, tensor_problems
+from neatpack.adapters.arguments import INT32_MAX, is_choice, require_count, tensor_problems, wrong_offset
 from neatpack.adapters.document_ids import integer_rows_problems, same_place_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import (
@@ -134,7 +134,8 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     problems = integer_rows_problems(position_ids, "position_ids")
     if not problems and position_ids.numel() > INT32_MAX:
         message = f"has more places than int32 offsets can count, {INT32_MAX}"
-        problems = [Problem("position_ids", message, "shape", value=tuple(position_ids.shape))]
+        remedy = "Cut the batch along its rows."
+        problems = [Problem("position_ids", message, "shape", value=tuple(position_ids.shape), remedy=remedy)]
     if problems:
         raise EncodingError(*problems)
     sequence = position_ids.shape[1]
@@ -197,7 +198,8 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
     if mixed.size:
         row, position = divmod(int(starts[mixed[0]]), sequence)
         message = "the segment that begins here holds padding and tokens"
-        raise EncodingError(Problem("cu_seq_lens_q", message, "disagreement", row, position))
+        remedy = "Give offsets that cut where padding begins and ends, and the mask of the same tokens."
+        raise EncodingError(Problem("cu_seq_lens_q", message, "disagreement", row, position, remedy=remedy))
     kept = padded == 0
     rows = starts // sequence
     numbers = np.cumsum(kept)
@@ -246,10 +248,13 @@ def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: object)
     if unreadable:
         return unreadable
     if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool or padding_mask.ndim != 2:
-        return [Problem("padding_mask", "must be a bool tensor [batch, sequence]", "dtype")]
+        found = (tuple(padding_mask.shape), padding_mask.dtype) if isinstance(padding_mask, Tensor) else None
+        remedy = "Give True at padding, for every place of the rows."
+        message = "must be a bool tensor [batch, sequence]"
+        return [Problem("padding_mask", message, "dtype", value=found, remedy=remedy)]
     if not 0 < padding_mask.numel() <= INT32_MAX:
-        message = f"must have from 1 to {INT32_MAX} places"
-        return [Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape))]
+        message, remedy = f"must have from 1 to {INT32_MAX} places", "Cut the batch along its rows."
+        return [Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape), remedy=remedy)]
     return same_place_problems(offsets_k, offsets_q, "cu_seq_lens_k", "cu_seq_lens_q")
 
 
@@ -265,14 +270,18 @@ def _require_longest(kwargs: FlashVarlenKwargs[Tensor], longest: int) -> None:
 def _checked_segments(bounds: Integers, batch: int, sequence: int) -> tuple[Integers, Integers]:
     """Give starts and ends of the segments that hold something, or name the offset that is wrong."""
     total = batch * sequence
-    if bounds.size < 2 or bounds[0] != 0 or bounds[-1] != total or bool((np.diff(bounds) < 0).any()):
+    wrong = wrong_offset(bounds, total)
+    if wrong is not None:
         message = f"must start at zero, never fall, and end at batch * sequence = {total}"
-        raise EncodingError(Problem("cu_seq_lens_q", message, "value", value=bounds.tolist()[-1:]))
+        remedy = "Give the offsets of the whole batch, and the mask of the same rows."
+        value = next(iter(bounds[wrong:].tolist()), None)
+        raise EncodingError(Problem("cu_seq_lens_q", message, "value", None, wrong, value, remedy))
     starts, ends = bounds[:-1], bounds[1:]
     starts, ends = starts[starts < ends], ends[starts < ends]
     crossing = np.flatnonzero(starts // sequence != (ends - 1) // sequence)
     if crossing.size:
         row, position = divmod(int(starts[crossing[0]]), sequence)
         message = "the segment that begins here continues into the next row"
-        raise EncodingError(Problem("cu_seq_lens_q", message, "value", row, position))
+        remedy = "Add a boundary where each row ends."
+        raise EncodingError(Problem("cu_seq_lens_q", message, "value", row, position, remedy=remedy))
     return starts, ends

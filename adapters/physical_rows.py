@@ -104,13 +104,19 @@ def _checked_width(width: int | None, needed: int) -> int:
 def _require_mask(padding_mask: object, offsets: Tensor) -> None:
     if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool or padding_mask.ndim != 2:
         found = padding_mask.dtype if isinstance(padding_mask, Tensor) else type(padding_mask).__name__
-        raise EncodingError(Problem("padding_mask", "must be a bool tensor [batch, sequence]", "dtype", value=found))
+        message, remedy = (
+            "must be a bool tensor [batch, sequence]",
+            "Give True at padding, for every place of the rows.",
+        )
+        raise EncodingError(Problem("padding_mask", message, "dtype", value=found, remedy=remedy))
     if padding_mask.shape[0] != offsets.shape[0] or padding_mask.numel() == 0:
         message = f"must have the {offsets.shape[0]} rows of cu_seqlens, not empty"
-        raise EncodingError(Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape)))
+        remedy = "Cut the mask and the offsets along the same rows."
+        raise EncodingError(Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape), remedy=remedy))
     if padding_mask.device != offsets.device:
         message = f"must lie where cu_seqlens lies, on {offsets.device}"
-        raise EncodingError(Problem("padding_mask", message, "device", value=padding_mask.device))
+        remedy = "Move it: padding_mask.to(...)."
+        raise EncodingError(Problem("padding_mask", message, "device", value=padding_mask.device, remedy=remedy))
 
 
 def _require_covering(offsets: npt.NDArray[np.int32], sequence: int) -> None:
@@ -121,7 +127,8 @@ def _require_covering(offsets: npt.NDArray[np.int32], sequence: int) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
         message = f"must start at zero, never fall, and end at the row length, {sequence}"
-        raise EncodingError(Problem("cu_seqlens", message, "value", row, value=offsets[row].tolist()))
+        remedy = "Give the offsets of the whole row, padding included, and repeat the last one where none is left."
+        raise EncodingError(Problem("cu_seqlens", message, "value", row, value=offsets[row].tolist(), remedy=remedy))
 
 
 def _require_padding_last(kept: npt.NDArray[np.bool_], segment: Integers, sequence: int) -> None:
@@ -129,4 +136,5 @@ def _require_padding_last(kept: npt.NDArray[np.bool_], segment: Integers, sequen
     if late.size:
         row, position = divmod(int(late[0]) + 1, sequence)
         message = "a token follows padding inside one segment, so the two cannot be told apart"
-        raise EncodingError(Problem("cu_seqlens", message, "disagreement", row, position))
+        remedy = "Give offsets that cut where a document begins, and the mask of the same tokens."
+        raise EncodingError(Problem("cu_seqlens", message, "disagreement", row, position, remedy=remedy))

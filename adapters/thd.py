@@ -200,8 +200,9 @@ Boundaries come from the document ids alone: leave this out, or derive both from
             or (offsets.ndim == 2 and len(offsets) != 1)
             or offsets.dtype not in INTEGER_DTYPES
         ):
-            message = "must be integers [boundaries], the offsets of one stream"
-            raise EncodingError(Problem(field, message, "shape", value=(tuple(offsets.shape), offsets.dtype)))
+            message, form = "must be integers [boundaries]", (tuple(offsets.shape), offsets.dtype)
+            remedy = "Give the offsets of one stream."
+            raise EncodingError(Problem(field, message, "shape", value=form, remedy=remedy))
     for field, found in zip(given, read_together(*given.values()), strict=True):
         cuts = np.unique(found[found >= 0])
         if not (np.array_equal(cuts, _offsets(segments.documents.lengths)) or _cuts_places(cuts, segments)):
@@ -251,7 +252,7 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     _require_fitting(real, padded)
     if slots[-1] > total:
         message = f"must be at least {slots[-1]}, the last padded offset"
-        raise EncodingError(Problem("total_tokens", message, "disagreement", value=total))
+        raise EncodingError(Problem("total_tokens", message, "disagreement", value=total, remedy=remedy))
     pieces = np.append(np.stack([real, padded - real], axis=-1).ravel(), total - slots[-1])
     marks = np.append(np.tile([True, False], real.size), False)
     return to_tensor(np.repeat(marks, pieces), flat.cu_seqlens.device)
@@ -360,7 +361,8 @@ def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
     if len({(tensor.shape, tensor.device) for tensor in tensors}) > 1:
         message = f"must have the shape and device of {fields[0]}, {tuple(tensors[0].shape)} on {tensors[0].device}"
         value = (tuple(tensors[1].shape), tensors[1].device)
-        raise BatchError(Problem(fields[1], message, "shape", value=value))
+        remedy = "Derive both from the same rows, as adapt_model_inputs does."
+        raise BatchError(Problem(fields[1], message, "shape", value=value, remedy=remedy))
     ids, *structural = read_together(*tensors)
     segments = scan_array(ids, tensors[0].device, fields[0])
     taken_out = (ids == 0) & (structural[0] != 0) if structural else np.zeros(ids.shape, np.bool_)
@@ -399,7 +401,8 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     require_readable(seq_lens=lengths.seq_lens, seq_lens_padded=lengths.seq_lens_padded)
     if lengths.seq_lens.device != lengths.seq_lens_padded.device:
         message = f"must lie where seq_lens lies, on {lengths.seq_lens.device}"
-        raise EncodingError(Problem("seq_lens_padded", message, "device", value=lengths.seq_lens_padded.device))
+        device, remedy = lengths.seq_lens_padded.device, "Move it: seq_lens_padded.to(...)."
+        raise EncodingError(Problem("seq_lens_padded", message, "device", value=device, remedy=remedy))
     require_places(lengths.seq_lens.shape[0], sequence_length)
     real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded)
     unused = real < 0
@@ -408,7 +411,8 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
         row, document = (int(index) for index in differ[0])
         message = f"document {document} is unused in one of seq_lens and seq_lens_padded alone"
         value = (int(real[row, document]), int(padded[row, document]))
-        raise EncodingError(Problem("seq_lens_padded", message, "disagreement", row, value=value))
+        remedy = "Count each document in one column of both, and fill the others of both with -1000."
+        raise EncodingError(Problem("seq_lens_padded", message, "disagreement", row, value=value, remedy=remedy))
     real, padded = np.where(unused, 0, real), np.where(unused, 0, padded)
     _require_fitting(real, padded)
     covered = padded.sum(axis=1)
@@ -428,4 +432,7 @@ def _require_fitting(real: Integers, padded: Integers) -> None:
         index = tuple(wrong[0])
         message = f"document {document} does not fit the {int(padded[index])} places of its slot"
         value = int(real[index])
-        raise EncodingError(Problem("seq_lens", message, "disagreement", row[0] if row else None, value=value))
+        remedy = "Count its tokens in one, and in the other these and the padding that follows them."
+        raise EncodingError(
+            Problem("seq_lens", message, "disagreement", row[0] if row else None, value=value, remedy=remedy)
+        )

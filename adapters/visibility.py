@@ -174,7 +174,9 @@ def _require_integers(**arguments: Tensor) -> None:
         for other, known in seen.items():
             if value.device != known.device and value.ndim and known.ndim:
                 message = f"must lie where {other} lies, on {known.device}"
-                raise EncodingError(Problem(field, message, "device", value=value.device))
+                raise EncodingError(
+                    Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")
+                )
             if not _broadcasts(value, known):
                 raise _misshapen(field, value, other, known)
         seen[field] = value

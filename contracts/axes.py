@@ -54,7 +54,12 @@ class Axes:
         object.__setattr__(self, "unit", unit)
 
     def __str__(self) -> str:
-        return f"{self.dtype} [{', '.join(self.names)}]"
+        return f"{self.dtype_words} [{', '.join(self.names)}]"
+
+    @property
+    def dtype_words(self) -> str:
+        """The accepted dtypes, in words that say what to convert to."""
+        return "bool or floating" if self.dtype == "mask" else self.dtype
 
     def accepts_dtype(self, name: str) -> bool:
         """Tell whether a tensor of the dtype called `name` (`"int64"`, `"bool"`, ...) may stand here."""

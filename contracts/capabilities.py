@@ -230,7 +230,8 @@ def validate_packed_sequence_contract(value: object) -> list[Problem]:
         problems += flag_problems(name, getattr(value, name, False))
     if len({getattr(value, name) for name in present}) > 1:
         message = f"contradicts {present[1]}, its older name"
-        problems.append(Problem(present[0], message, "disagreement", value=getattr(value, present[0])))
+        found, remedy = getattr(value, present[0]), "Declare one of the two, or both alike."
+        problems.append(Problem(present[0], message, "disagreement", value=found, remedy=remedy))
     problems += validate_position_policy(getattr(value, "position_policy", "document"))
     return problems + _length_problems(getattr(value, "max_sequence_length", None))
 

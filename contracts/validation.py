@@ -54,7 +54,8 @@ def checks(concept: type[ConceptT], error: type[PackingError]) -> tuple[Validate
             entries = cast("Mapping[object, object]", value)
             return structure_problems(owner, {str(key): entry for key, entry in entries.items()})
         sort = "an instance" if is_dataclass(owner) else "a mapping with the keys"
-        return [Problem(owner.__name__, f"must be {sort} of {owner.__name__}", "type", value=type(value).__name__)]
+        message, remedy = f"must be {sort} of {owner.__name__}", f"Give {sort} of {owner.__name__}."
+        return [Problem(owner.__name__, message, "type", value=type(value).__name__, remedy=remedy)]
 
     def is_(value: object) -> TypeIs[ConceptT]:
         return not validate(value)
@@ -110,7 +111,8 @@ def _count_problems(name: str, count: Count, value: object) -> list[Problem]:
         remedy = "Pass int(x): kernels wait for a tensor."
         return [Problem(name, "must be a Python int", "type", value=type(value).__name__, remedy=remedy)]
     if value < count.minimum:
-        return [Problem(name, f"must be at least {count.minimum}", "value", value=value)]
+        remedy = f"Give the number of {count.unit}."
+        return [Problem(name, f"must be at least {count.minimum}", "value", value=value, remedy=remedy)]
     return []
 
 
@@ -120,14 +122,16 @@ def _tensor_problems(name: str, rule: FieldRule, value: object, sizes: dict[str,
         remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
         return [Problem(name, f"must be a dense tensor, {expected}", "type", value=type(value).__name__, remedy=remedy)]
     if not is_tensor_like(value):
-        return [Problem(name, f"must be a tensor, {expected}", "type", value=type(value).__name__)]
+        remedy = "Give a tensor, or leave out what there is none of."
+        return [Problem(name, f"must be a tensor, {expected}", "type", value=type(value).__name__, remedy=remedy)]
     shape = tuple(value.shape)
     of_rank = [axes for axes in rule.axes if len(axes.names) == len(shape)]
     if not of_rank:
-        return [Problem(name, f"must be {expected}", "rank", value=shape)]
+        remedy = "Give it these dimensions; one row alone is a batch of 1."
+        return [Problem(name, f"must be {expected}", "rank", value=shape, remedy=remedy)]
     axes = next((axes for axes in of_rank if axes.accepts_dtype(dtype_name(value))), None)
     if axes is None:
-        remedy = f"Convert it to {' or '.join(sorted({axes.dtype for axes in of_rank}))}."
+        remedy = f"Convert it to {' or '.join(sorted({axes.dtype_words for axes in of_rank}))}."
         return [Problem(name, f"must be {expected}", "dtype", value=dtype_name(value), remedy=remedy)]
     return _size_problems(name, axes, value, sizes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ from neatpack.adapters import (
     balance_rows,
     block_causal_mask_bytes,
     build_block_causal_mask,
+    build_block_mask,
     build_packed_sequence_metadata,
     build_position_ids,
     canonical_document_ids,
@@ -281,6 +283,27 @@ def test_every_other_argument_is_named(field: str, call: Callable[[Any], object]
     assert caught.value.problems[0].field == field
 
 
+_SINGLE: Final[list[tuple[str, Callable[[Any], object]]]] = [
+    ("window", lambda bad: build_block_causal_mask(_IDS, window=bad)),
+    ("block_size", lambda bad: build_block_mask(_IDS, block_size=bad)),
+    ("lengths", lambda bad: document_ids_from_lengths([[1, bad]], 9)),
+    ("batch_size", lambda bad: flatten_packed_sequence_metadata(_PLACES, _PLACES, bad, 4)),
+    ("sequence_length", lambda bad: document_ids_from_lengths([[1]], bad)),
+]
+
+
+@pytest.mark.parametrize(("field", "call"), _SINGLE)
+@pytest.mark.parametrize("bad", [torch.tensor(2), np.array(2)])
+def test_a_tensor_of_one_number_is_told_to_give_it(field: str, call: Callable[[Any], object], bad: object) -> None:
+    """Its value alone would look as if it were right."""
+    with pytest.raises(PackingError) as caught:
+        call(bad)
+    assert (caught.value.problems[0].field, caught.value.problems[0].remedy) == (
+        field,
+        "Give a Python int: value.item().",
+    )
+
+
 _COUNTS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("start", lambda bad: build_position_ids(_IDS, bad)),
     ("start", lambda bad: static_position_ids(_IDS, StaticBounds(2, 3, 3), bad)),
@@ -363,6 +386,40 @@ def test_document_keys_have_data(keys: torch.Tensor) -> None:
 def test_a_status_tells_a_rule(told: Any) -> None:
     with pytest.raises(PackingError, match="status"):
         raise_if_invalid(torch.tensor(told, dtype=torch.int32))
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            lambda: build_block_causal_mask(_IDS, blocked=-math.inf),
+            "blocked = -inf: .* Leave it out, or give",
+        ),
+        (lambda: build_block_mask(_IDS, block_size=cast("int", [2, 2])), r"block_size = \[2, 2\]: .* a tuple of two"),
+        (
+            lambda: apply_packing_contract(
+                {**_batch(), "attention_mask": torch.ones(1, 1, 4, 4, dtype=torch.int64)},
+                PackingCapabilities("block_causal"),
+            ),
+            r"attention_mask = int64: .* bool or floating \[batch, 1, .* Convert it to bool or floating",
+        ),
+        (
+            lambda: build_block_causal_mask(_IDS, torch.int32),
+            "dtype = torch.int32: .* Give torch.bool",
+        ),
+    ],
+)
+def test_what_is_wrong_of_masks_is_named_with_the_way_out(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(PackingError, match=told):
+        call()
+
+
+def test_widths_of_numpy_numbers_change_no_sum() -> None:
+    lengths: Any = [[np.uint8(200), np.uint8(100)], [np.uint8(255)]]
+    ids = document_ids_from_lengths(lengths, 300)
+    assert listed(ids) == [[1] * 200 + [2] * 100, [1] * 255 + [0] * 45]
+    with pytest.raises(EncodingError, match=r"lengths\[row 0\] = 300: documents of the row need more than 299"):
+        document_ids_from_lengths(lengths, 299)
 
 
 def test_an_id_past_int64_is_told_as_it_is() -> None:

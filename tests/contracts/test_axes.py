@@ -94,4 +94,4 @@ def test_the_table_shows_every_field() -> None:
     table = axes_table(core.TrainingBatch)
     assert all(f"| `{name}` |" in table for name in field_axes(core.TrainingBatch))
     assert "bool [batch, 1, sequence, sequence]" not in table
-    assert "mask [batch, 1, sequence, sequence]" in table
+    assert "bool or floating [batch, 1, sequence, sequence]" in table

@@ -32,6 +32,7 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]  # pyright: ignore[reportUnknownMemberType]
         self.reads = 0
+        self.reading = False
         self.operators: list[str] = []
         self.launches: list[str] = []
 
@@ -60,8 +61,12 @@ def host_reads(monkeypatch: pytest.MonkeyPatch) -> Generator[HostReads]:
 
     def counted(read: Callable[..., object]) -> Callable[..., object]:
         def counting(*tensors: torch.Tensor) -> object:
-            mode.reads += 1
-            return read(*tensors)
+            outermost, mode.reading = not mode.reading, True
+            mode.reads += outermost
+            try:
+                return read(*tensors)
+            finally:
+                mode.reading = not outermost
 
         return counting
 

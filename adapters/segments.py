@@ -254,8 +254,17 @@ def scan_array(ids: npt.NDArray[np.integer[Any]], device: torch.device, field: s
 def as_segments(document_ids: Tensor | Segments, *, field: str = "document_ids") -> Segments:
     """Return segments as they are, and scan ids.
 
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes; or what was made of such ids.
+        field: what errors call them.
+
     Raises:
         DocumentIdsError: as `scan_segments`.
+
+    Example:
+        >>> segments = as_segments(torch.tensor([[4, 4, 7, 0]]))
+        >>> as_segments(segments) is segments, segments.ids.tolist(), segments.bounds.tolist()
+        (True, [4, 7, 0], [0, 2, 3, 4])
     """
     return document_ids if isinstance(document_ids, Segments) else scan_segments(document_ids, field=field)
 

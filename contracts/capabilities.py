@@ -155,7 +155,12 @@ class PackingCapabilities:
 
 
 def validate_packed_mask_type(value: object) -> list[Problem]:
-    """List what keeps `value` from being a packed mask type."""
+    """List what keeps `value` from being a packed mask type.
+
+    Example:
+        >>> [(problem.message, problem.value) for problem in validate_packed_mask_type("causal")]
+        [('is no packed mask type', "'causal'")]
+    """
     return _mask_type_problems(value)
 
 
@@ -173,7 +178,11 @@ def parse_packed_mask_type(value: object) -> PackedMaskType:
     """Return `value` if it is a packed mask type.
 
     Raises:
-        CapabilitiesError: it is not; the nearest mask type is named.
+        CapabilitiesError: it is not; the mask types are named.
+
+    Example:
+        >>> parse_packed_mask_type("document_ids")
+        'document_ids'
     """
     problems = _mask_type_problems(value)
     if problems:
@@ -182,7 +191,12 @@ def parse_packed_mask_type(value: object) -> PackedMaskType:
 
 
 def validate_position_policy(value: object) -> list[Problem]:
-    """List what keeps `value` from being a position policy."""
+    """List what keeps `value` from being a position policy.
+
+    Example:
+        >>> [problem.value for problem in validate_position_policy("row")]
+        ["'row'"]
+    """
     if isinstance(value, str) and value in POSITION_POLICIES:
         return []
     known = " or ".join(repr(name) for name in POSITION_POLICIES)
@@ -205,6 +219,10 @@ def parse_position_policy(value: object) -> PositionPolicy:
 
     Raises:
         CapabilitiesError: it is not.
+
+    Example:
+        >>> parse_position_policy("sequence")
+        'sequence'
     """
     problems = validate_position_policy(value)
     if problems:
@@ -213,7 +231,12 @@ def parse_position_policy(value: object) -> PositionPolicy:
 
 
 def validate_packed_sequence_contract(value: object) -> list[Problem]:
-    """List what keeps `value` from being a loader's contract of either generation. Values are checked, not names."""
+    """List what keeps `value` from being a loader's contract of either generation. Values are checked, not names.
+
+    Example:
+        >>> [problem.message for problem in validate_packed_sequence_contract(object())]
+        ['declares nothing']
+    """
     if isinstance(value, type):
         remedy = f"Give an instance, {value.__name__}(...)."
         return [Problem("contract", "is a class", "type", value=value.__name__, remedy=remedy)]
@@ -237,7 +260,12 @@ def validate_packed_sequence_contract(value: object) -> list[Problem]:
 
 
 def is_packed_sequence_contract(value: object) -> TypeIs[AnyPackedSequenceContract]:
-    """Tell whether `value` is a loader's contract of either generation, values included."""
+    """Tell whether `value` is a loader's contract of either generation, values included.
+
+    Example:
+        >>> is_packed_sequence_contract(PackingCapabilities("document_ids")), is_packed_sequence_contract("document_ids")
+        (True, False)
+    """
     return not validate_packed_sequence_contract(value)
 
 
@@ -246,6 +274,10 @@ def parse_packed_sequence_contract(value: object) -> AnyPackedSequenceContract:
 
     Raises:
         CapabilitiesError: with every problem found.
+
+    Example:
+        >>> parse_packed_sequence_contract(PackingCapabilities("document_ids")).packed_mask_type
+        'document_ids'
     """
     problems = validate_packed_sequence_contract(value)
     if problems:
@@ -254,12 +286,22 @@ def parse_packed_sequence_contract(value: object) -> AnyPackedSequenceContract:
 
 
 def validate_packing_capabilities(value: object) -> list[Problem]:
-    """List what keeps `value` from being read as `PackingCapabilities`."""
+    """List what keeps `value` from being read as `PackingCapabilities`.
+
+    Example:
+        >>> validate_packing_capabilities(PackingCapabilities("document_ids"))
+        []
+    """
     return [] if isinstance(value, PackingCapabilities) else validate_packed_sequence_contract(value)
 
 
 def is_packing_capabilities(value: object) -> TypeIs[PackingCapabilities]:
-    """Tell whether `value` is a `PackingCapabilities`; those are valid from their construction on."""
+    """Tell whether `value` is a `PackingCapabilities`; those are valid from their construction on.
+
+    Example:
+        >>> is_packing_capabilities(PackingCapabilities("document_ids"))
+        True
+    """
     return isinstance(value, PackingCapabilities)
 
 
@@ -268,6 +310,10 @@ def parse_packing_capabilities(value: object) -> PackingCapabilities:
 
     Raises:
         CapabilitiesError: with every problem found.
+
+    Example:
+        >>> parse_packing_capabilities(PackingCapabilities("flash_varlen")).packed_mask_type
+        'flash_varlen'
     """
     if isinstance(value, PackingCapabilities):
         return value

@@ -60,6 +60,12 @@ def declared(model: object, name: str) -> object:
 
     Raises:
         CapabilitiesError: a property raised AttributeError, which Python would report as a missing attribute.
+
+    Example:
+        >>> class Model:
+        ...     uses_native_fa4 = True
+        >>> declared(Model(), "uses_native_fa4"), declared(Model(), "uses_thd")
+        (True, None)
     """
     for spelling in (name, _OLDER_NAMES.get(name, name)):
         value = getattr(model, spelling, _MISSING)
@@ -72,7 +78,14 @@ def declared(model: object, name: str) -> object:
 
 
 def validate_packed_mask_consumer(model: object) -> list[Problem]:
-    """List what keeps `model` from being a `PackedMaskConsumer`."""
+    """List what keeps `model` from being a `PackedMaskConsumer`.
+
+    Example:
+        >>> class Model:
+        ...     packed_mask_type = "causal"
+        >>> [(problem.field, problem.kind) for problem in validate_packed_mask_consumer(Model())]
+        [('packed_mask_type', 'value')]
+    """
     return _problems(model, "packed_mask_type", validate_packed_mask_type)
 
 
@@ -95,19 +108,39 @@ def parse_packed_mask_consumer(model: object) -> PackedMaskConsumer:
 
     Raises:
         CapabilitiesError: it declares none, or one that does not exist.
+
+    Example:
+        >>> class Model:
+        ...     packed_mask_type = "document_ids"
+        >>> parse_packed_mask_consumer(Model()).packed_mask_type
+        'document_ids'
     """
     return cast("PackedMaskConsumer", _parsed(model, validate_packed_mask_consumer(model)))
 
 
 def validate_packing_metadata_consumer(model: object) -> list[Problem]:
-    """List what keeps `model` from being a `PackingMetadataConsumer`."""
+    """List what keeps `model` from being a `PackingMetadataConsumer`.
+
+    Example:
+        >>> class Model:
+        ...     requires_packed_sequence_metadata = "yes"
+        >>> [(problem.field, problem.kind) for problem in validate_packing_metadata_consumer(Model())]
+        [('requires_packed_sequence_metadata', 'type')]
+    """
     return _problems(
         model, "requires_packed_sequence_metadata", partial(flag_problems, "requires_packed_sequence_metadata")
     )
 
 
 def is_packing_metadata_consumer(model: object) -> TypeIs[PackingMetadataConsumer]:
-    """Tell whether `model`, or what its wrappers hold, declares whether it reads NEAT metadata."""
+    """Tell whether `model`, or what its wrappers hold, declares whether it reads NEAT metadata.
+
+    Example:
+        >>> class Model:
+        ...     requires_packed_sequence_metadata = True
+        >>> is_packing_metadata_consumer(Model()), is_packing_metadata_consumer(object())
+        (True, False)
+    """
     return not validate_packing_metadata_consumer(model)
 
 
@@ -116,17 +149,37 @@ def parse_packing_metadata_consumer(model: object) -> PackingMetadataConsumer:
 
     Raises:
         CapabilitiesError: it declares nothing, or something other than a bool.
+
+    Example:
+        >>> class Model:
+        ...     requires_packed_sequence_metadata = True
+        >>> parse_packing_metadata_consumer(Model()).requires_packed_sequence_metadata
+        True
     """
     return cast("PackingMetadataConsumer", _parsed(model, validate_packing_metadata_consumer(model)))
 
 
 def validate_native_fa4_consumer(model: object) -> list[Problem]:
-    """List what keeps `model` from being a `NativeFA4Consumer`."""
+    """List what keeps `model` from being a `NativeFA4Consumer`.
+
+    Example:
+        >>> class Model:
+        ...     uses_native_fa4 = 1
+        >>> [(problem.field, problem.kind) for problem in validate_native_fa4_consumer(Model())]
+        [('uses_native_fa4', 'type')]
+    """
     return _flag_problems(model, "uses_native_fa4")
 
 
 def is_native_fa4_consumer(model: object) -> TypeIs[NativeFA4Consumer]:
-    """Tell whether `model`, or what its wrappers hold, declares whether it calls FlashAttention-4."""
+    """Tell whether `model`, or what its wrappers hold, declares whether it calls FlashAttention-4.
+
+    Example:
+        >>> class Model:
+        ...     uses_native_fa4 = True
+        >>> is_native_fa4_consumer(Model()), is_native_fa4_consumer(object())
+        (True, False)
+    """
     return not validate_native_fa4_consumer(model)
 
 
@@ -135,17 +188,37 @@ def parse_native_fa4_consumer(model: object) -> NativeFA4Consumer:
 
     Raises:
         CapabilitiesError: it declares nothing, or something other than a bool.
+
+    Example:
+        >>> class Model:
+        ...     uses_native_fa4 = True
+        >>> parse_native_fa4_consumer(Model()).uses_native_fa4
+        True
     """
     return cast("NativeFA4Consumer", _parsed(model, validate_native_fa4_consumer(model)))
 
 
 def validate_thd_consumer(model: object) -> list[Problem]:
-    """List what keeps `model` from being a `THDConsumer`."""
+    """List what keeps `model` from being a `THDConsumer`.
+
+    Example:
+        >>> class Model:
+        ...     uses_thd = 1
+        >>> [(problem.field, problem.kind) for problem in validate_thd_consumer(Model())]
+        [('uses_thd', 'type')]
+    """
     return _flag_problems(model, "uses_thd")
 
 
 def is_thd_consumer(model: object) -> TypeIs[THDConsumer]:
-    """Tell whether `model`, or what its wrappers hold, declares whether it takes lengths of one stream."""
+    """Tell whether `model`, or what its wrappers hold, declares whether it takes lengths of one stream.
+
+    Example:
+        >>> class Model:
+        ...     uses_thd = True
+        >>> is_thd_consumer(Model()), is_thd_consumer(object())
+        (True, False)
+    """
     return not validate_thd_consumer(model)
 
 
@@ -154,17 +227,37 @@ def parse_thd_consumer(model: object) -> THDConsumer:
 
     Raises:
         CapabilitiesError: it declares nothing, or something other than a bool.
+
+    Example:
+        >>> class Model:
+        ...     uses_thd = True
+        >>> parse_thd_consumer(Model()).uses_thd
+        True
     """
     return cast("THDConsumer", _parsed(model, validate_thd_consumer(model)))
 
 
 def validate_position_policy_consumer(model: object) -> list[Problem]:
-    """List what keeps `model` from being a `PositionPolicyConsumer`."""
+    """List what keeps `model` from being a `PositionPolicyConsumer`.
+
+    Example:
+        >>> class Model:
+        ...     position_policy = "row"
+        >>> [(problem.field, problem.kind) for problem in validate_position_policy_consumer(Model())]
+        [('position_policy', 'value')]
+    """
     return _problems(model, "position_policy", validate_position_policy)
 
 
 def is_position_policy_consumer(model: object) -> TypeIs[PositionPolicyConsumer]:
-    """Tell whether `model`, or what its wrappers hold, declares a position policy."""
+    """Tell whether `model`, or what its wrappers hold, declares a position policy.
+
+    Example:
+        >>> class Model:
+        ...     position_policy = "sequence"
+        >>> is_position_policy_consumer(Model()), is_position_policy_consumer(object())
+        (True, False)
+    """
     return not validate_position_policy_consumer(model)
 
 
@@ -173,17 +266,37 @@ def parse_position_policy_consumer(model: object) -> PositionPolicyConsumer:
 
     Raises:
         CapabilitiesError: it declares none, or one that does not exist.
+
+    Example:
+        >>> class Model:
+        ...     position_policy = "sequence"
+        >>> parse_position_policy_consumer(Model()).position_policy
+        'sequence'
     """
     return cast("PositionPolicyConsumer", _parsed(model, validate_position_policy_consumer(model)))
 
 
 def validate_hf_attention_consumer(model: object) -> list[Problem]:
-    """List what keeps `model` from being an `HFAttentionConsumer`."""
+    """List what keeps `model` from being an `HFAttentionConsumer`.
+
+    Example:
+        >>> class Model:
+        ...     uses_hf_attention = 1
+        >>> [(problem.field, problem.kind) for problem in validate_hf_attention_consumer(Model())]
+        [('uses_hf_attention', 'type')]
+    """
     return _flag_problems(model, "uses_hf_attention")
 
 
 def is_hf_attention_consumer(model: object) -> TypeIs[HFAttentionConsumer]:
-    """Tell whether `model`, or what its wrappers hold, declares whether its Hugging Face config rules."""
+    """Tell whether `model`, or what its wrappers hold, declares whether its Hugging Face config rules.
+
+    Example:
+        >>> class Model:
+        ...     uses_hf_attention = True
+        >>> is_hf_attention_consumer(Model()), is_hf_attention_consumer(object())
+        (True, False)
+    """
     return not validate_hf_attention_consumer(model)
 
 
@@ -192,6 +305,12 @@ def parse_hf_attention_consumer(model: object) -> HFAttentionConsumer:
 
     Raises:
         CapabilitiesError: it declares nothing, or something other than a bool.
+
+    Example:
+        >>> class Model:
+        ...     uses_hf_attention = True
+        >>> parse_hf_attention_consumer(Model()).uses_hf_attention
+        True
     """
     return cast("HFAttentionConsumer", _parsed(model, validate_hf_attention_consumer(model)))
 

@@ -10,15 +10,7 @@ from typing_extensions import TypeIs, TypeVar, runtime_checkable
 
 @runtime_checkable
 class TensorLike(Protocol):
-    """Anything with a shape and a dtype: a torch tensor, a numpy array, or a class of your own.
-
-    Example:
-        >>> class Ids:
-        ...     shape = (2, 8)
-        ...     dtype = "int64"
-        >>> is_tensor_like(Ids()), is_tensor_like([1, 2])
-        (True, False)
-    """
+    """Anything with a shape and a dtype: a torch tensor, a numpy array, or a class of your own."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -36,7 +28,15 @@ TensorT_co = TypeVar("TensorT_co", bound=TensorLike, default=TensorLike, covaria
 
 
 def is_tensor_like(value: object) -> TypeIs[TensorLike]:
-    """Tell whether `value` has a shape and a dtype. No tensor library is imported to find out."""
+    """Tell whether `value` has a shape and a dtype. No tensor library is imported to find out.
+
+    Example:
+        >>> class Ids:
+        ...     shape = (2, 8)
+        ...     dtype = "int64"
+        >>> is_tensor_like(Ids()), is_tensor_like([1, 2])
+        (True, False)
+    """
     # Some of torch's nested tensors raise where their shape is asked for.
     return not isinstance(value, type) and is_dense(value) and hasattr(value, "shape") and hasattr(value, "dtype")
 

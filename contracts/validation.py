@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TypeAlias, TypeVar, cast, get_origin
+from typing import Final, TypeAlias, TypeVar, cast, get_origin
 
 from typing_extensions import TypeIs
 
@@ -66,18 +66,47 @@ def checks(concept: type[ConceptT], error: type[PackingError]) -> tuple[Validate
             raise error(*problems)
         return cast("ConceptT", value)
 
-    name = owner.__name__
-    _name(validate, "validate", owner, f"List what keeps a value from being a `{name}`, by shapes, dtypes and sizes.")
-    _name(is_, "is", owner, f"Tell whether a value is a `{name}`, by shapes, dtypes and sizes.")
-    _name(parse, "parse", owner, f"Return a value that is a `{name}`, or raise `{error.__name__}` with every problem.")
+    (refusal,) = validate(None)
+    for prefix, check in (("validate", validate), ("is", is_), ("parse", parse)):
+        _name(check, prefix, owner)
+        check.__doc__ = _DOCS[prefix].format(
+            concept=owner.__name__, check=check.__name__, error=error.__name__, refusal=refusal
+        )
     return validate, is_, parse
 
 
-def _name(check: Callable[[object], object], prefix: str, owner: type, doc: str) -> None:
+_DOCS: Final = {
+    "validate": """List what keeps a value from being a `{concept}`: shapes, dtypes and sizes.
+
+    Example:
+        >>> [problem.field for problem in {check}(None)]
+        ['{concept}']
+    """,
+    "is": """Tell whether a value is a `{concept}`, by shapes, dtypes and sizes.
+
+    Example:
+        >>> {check}(None)
+        False
+    """,
+    "parse": """Return a value that is a `{concept}`.
+
+    Raises:
+        {error}: with every problem of shapes, dtypes and sizes.
+
+    Example:
+        >>> {check}(None)
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.{error}: {refusal}
+    """,
+}
+
+
+def _name(check: Callable[[object], object], prefix: str, owner: type) -> None:
     """Name a check as its module does, for tracebacks, `help` and pickling."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", owner.__name__).lower()
     check.__name__ = check.__qualname__ = f"{prefix}_{words}"
-    check.__module__, check.__doc__ = owner.__module__, doc
+    check.__module__ = owner.__module__
 
 
 def structure_problems(owner: type, values: Mapping[str, object]) -> list[Problem]:

@@ -114,6 +114,15 @@ def configure_packing_for_models(models: Sequence[nn.Module]) -> PackingCapabili
         CapabilitiesError: there is no stage, or their mask types differ. No stage has been bound.
         ModelError: no consumer takes a stage. No stage has been bound.
         ModelTypeError: `models` holds no stages, or a stage is no `torch.nn.Module`.
+
+    Example:
+        >>> from typing import Literal
+        >>> class Stage(nn.Module):
+        ...     packed_mask_type: Literal["document_ids"] = "document_ids"
+        ...     requires_packed_sequence_metadata = True
+        ...     def forward(self, hidden, _packed_seq_ids, packed_token_indices, cu_seqlens, max_seqlen): ...
+        >>> configure_packing_for_models([Stage(), Stage()]).requires_packed_sequence_metadata
+        True
     """
     stages = _require_modules(models)
     chosen = [(stage, get_model_attn_implementation(stage)) for stage in stages]

@@ -74,6 +74,19 @@ def register_consumer(consumer: Consumer, *, replace: bool = False) -> None:
     Raises:
         ConsumerError: it lacks one of these, its name is no plain word, or is taken and `replace` is False; both are
             named.
+
+    Example:
+        >>> from neatpack.contracts.capabilities import PackingCapabilities
+        >>> from neatpack.kernels_bridge.attachments import NothingAttached
+        >>> class Lengths:
+        ...     name = "lengths"
+        ...     def decide(self, model, attn_implementation): return Accepted(PackingCapabilities("document_ids"))
+        ...     def attach(self, model): return NothingAttached()
+        ...     def derive(self, model, call): return {"seqlens": call.segments.lengths.tolist()}
+        >>> register_consumer(Lengths())
+        >>> "lengths" in consumer_names()
+        True
+        >>> unregister_consumer("lengths")
     """
     name = _checked_name(consumer)
     entry = _Entry(f"{type(consumer).__module__}.{type(consumer).__qualname__}", lambda: consumer, replace, consumer)
@@ -88,6 +101,12 @@ def unregister_consumer(name: str) -> None:
 
     Raises:
         ConsumerError: no consumer has this name, or an installed distribution brings it.
+
+    Example:
+        >>> unregister_consumer("no_such_consumer")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.ConsumerError: consumer = 'no_such_consumer': no consumer has this name. Known are ...
     """
     origin = _known_entries(name)[0].origin
     if name not in _REGISTERED:
@@ -141,6 +160,12 @@ def use_consumer(consumer: Consumer) -> Generator[None, None, None]:
 
     Raises:
         ConsumerError: it is no consumer, or its name is no plain word.
+
+    Example:
+        >>> own = get_consumer("reference")
+        >>> with use_consumer(own):
+        ...     get_consumer("reference") is own
+        True
     """
     before = dict(_REGISTERED)
     register_consumer(consumer, replace=True)
@@ -163,6 +188,11 @@ def decide(model: nn.Module, attn_implementation: str | None = None) -> list[tup
     Raises:
         ModelTypeError: `model` is no `torch.nn.Module`.
         CapabilitiesError: a declaration of the model is not one.
+
+    Example:
+        >>> name, decision = decide(nn.Linear(2, 2))[0]
+        >>> name, type(decision).__name__
+        ('native_fa4', 'Rejected')
     """
     inner = require_module(model)
     return list(decisions(inner, attn_implementation or get_model_attn_implementation(inner)))

@@ -95,6 +95,9 @@ def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int =
         multiple: what the new length is a multiple of.
         pad_token_id: what `input_ids` holds at padding.
 
+    Returns:
+        A new batch, `[batch, new sequence]`, in which new padding has document id 0.
+
     Raises:
         BatchError: an entry cannot move with the tokens, or `pad_token_id` is no int.
         EncodingError: the multiple is no positive int.

@@ -47,6 +47,10 @@ def is_document_ids(value: object) -> TypeIs[Tensor]:
 def parse_document_ids(value: object, *, field: str = "document_ids") -> Tensor:
     """Check ids and give them canonical numbers, int64 `[batch, sequence]`.
 
+    Args:
+        value: anything.
+        field: what errors call it.
+
     Raises:
         DocumentIdsError: with every problem found.
 

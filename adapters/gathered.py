@@ -54,6 +54,9 @@ def get_seqlens_in_batch(attention_mask: Tensor | Segments) -> Tensor:
 def document_lengths(document_ids: Tensor | Segments) -> Tensor:
     """Count the tokens of each document, rows in order and documents in row order; int64 `[documents]`.
 
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
+
     Raises:
         DocumentIdsError: the ids are malformed.
 
@@ -67,6 +70,12 @@ def document_lengths(document_ids: Tensor | Segments) -> Tensor:
 
 def host_offsets(document_ids: Tensor | Segments) -> tuple[int, ...]:
     """Give the offsets of `gathered_flat` as Python ints, for calls in which a tensor on the host would be in the way.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
+
+    Returns:
+        0 and then the end of each document among the kept tokens of all rows, `documents + 1` ints.
 
     Raises:
         DocumentIdsError: the ids are malformed.
@@ -141,6 +150,14 @@ def build_packed_sequence_metadata(
 def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
     """Give the kept tokens of each row, and the offsets of its documents among them.
 
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
+
+    Returns:
+        `packed_token_indices`, int64 `[batch, sequence]`: the row-local place of each kept token, -1 elsewhere.
+        `cu_seqlens`, int32 `[batch, most documents of a row + 1]`: row-local gathered offsets, -1 where unused.
+        `max_seqlen`: the tokens of the longest document of the batch.
+
     Raises:
         DocumentIdsError: the ids are malformed.
 
@@ -166,6 +183,13 @@ def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
 
 def gathered_flat(document_ids: Tensor | Segments) -> GatheredFlat[Tensor]:
     """Give the kept tokens of all rows as one stream; a batch of padding alone has no token and the offsets `[0]`.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
+
+    Returns:
+        `token_indices`, int64 `[tokens]`: places of kept tokens in the flattened `batch * sequence`. `cu_seqlens`,
+        int32 `[documents + 1]`: gathered offsets. `max_seqlen`: the tokens of the longest document, 0 without any.
 
     Raises:
         DocumentIdsError: the ids are malformed.

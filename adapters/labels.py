@@ -71,6 +71,9 @@ def count_valid_targets(labels: Tensor) -> Tensor:
     It counts all that is not -100, and looks at no ids: what stands at padding, at holes or over a boundary counts as
     well, until `mask_labels` took it out. Sum it over microbatches and ranks before you divide.
 
+    Args:
+        labels: integer, `[batch, sequence]`, -100 where there is no target.
+
     Raises:
         EncodingError: labels are no integers `[batch, sequence]`.
 

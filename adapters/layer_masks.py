@@ -101,6 +101,12 @@ def layer_masks_bytes(
 ) -> int:
     """Tell the size of the masks of all types of layers before they are built, in bytes.
 
+    Args:
+        batch: rows.
+        sequence: places of a row.
+        views: what the layers of each type see; types with equal views share one mask.
+        dtype: of the masks.
+
     Raises:
         EncodingError: a size is no count, `views` are none, or the dtype is none.
 

@@ -76,6 +76,11 @@ def build_block_causal_mask(
 def block_causal_mask_bytes(batch: int, sequence: int, dtype: torch.dtype = torch.bool) -> int:
     """Tell the size of a mask before it is built, in bytes.
 
+    Args:
+        batch: rows.
+        sequence: places of a row.
+        dtype: of the mask.
+
     Raises:
         EncodingError: a size is no count, or the dtype is none of `MASK_DTYPES`.
 

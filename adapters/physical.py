@@ -77,6 +77,10 @@ def physical_offsets(
         padding: as `flash_varlen_kwargs`.
         longest_padding: as `flash_varlen_kwargs`.
 
+    Returns:
+        `cu_seqlens`, int32 `[segments + 1]`, from 0 to `batch * sequence`; and `max_seqlen`, the places of the longest
+        segment.
+
     Raises:
         DocumentIdsError: the ids are malformed, or have a hole.
         EncodingError: as `flash_varlen_kwargs`.
@@ -121,6 +125,9 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     Args:
         position_ids: any integer dtype, `[batch, sequence]`, rising by one inside each document. Padding that counts
             on belongs to the document before it; where its positions are 0, each place of it is a document.
+
+    Returns:
+        `cu_seqlens`, int32 `[documents + 1]`, from 0 to `batch * sequence`; and `max_seqlen`, the longest document.
 
     Raises:
         EncodingError: wrong type, rank or dtype, more places than int32 offsets can count, or a document whose last

@@ -157,6 +157,10 @@ def gathered_states(document_ids: Tensor | Segments, dtype: torch.dtype = torch.
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
         dtype: of the offsets, int64 as flash-linear-attention takes them, or int32.
 
+    Returns:
+        `token_indices`, int64 `[tokens]`: places of kept tokens in the flattened `batch * sequence`. `cu_seqlens`,
+        `[documents + 1]`: gathered offsets on the device of the ids, and `cu_seqlens_cpu` the same on the host.
+
     Raises:
         DocumentIdsError: the ids are malformed.
         EncodingError: another dtype.
@@ -183,6 +187,10 @@ def physical_states(
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
         padding: as `flash_varlen_kwargs`.
         dtype: of the offsets, int64 as flash-linear-attention takes them, or int32.
+
+    Returns:
+        `cu_seqlens`, `[segments + 1]`, from 0 to `batch * sequence`, on the device of the ids, and `cu_seqlens_cpu` the
+        same on the host.
 
     Raises:
         DocumentIdsError: the ids are malformed, or have a hole.

@@ -150,6 +150,9 @@ def shard_tokens(
         layout: "contiguous" or "zigzag"; see `context_places`.
         label_shift: who shifted the labels of `batch`.
 
+    Returns:
+        The part of the rank, `[batch, sequence // ranks]`, of new tensors, and what belongs to the whole rows.
+
     Raises:
         BatchError: there are no ids or labels, or an entry cannot move with the tokens.
         DocumentIdsError: the ids are malformed, have a hole, or a row begins with padding.

@@ -117,6 +117,10 @@ class StaticScan(NamedTuple):
 def raise_if_invalid(status: Tensor, field: str = "document_ids") -> None:
     """Read a status, and raise if a rule was broken.
 
+    Args:
+        status: int32 `[4]`, the second result of a static function. It is read from its device here.
+        field: what errors call the ids.
+
     Raises:
         DocumentIdsError: the ids are malformed, or what the encoding cannot express.
         EncodingError: they exceed a bound, or the status is none.
@@ -325,6 +329,9 @@ def static_segment_index(
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
         bounds: documents of a row and tokens of a document.
 
+    Returns:
+        `seq_idx`, int32 `[batch, sequence]`. And the status.
+
     Raises:
         DocumentIdsError: as `scan_static`.
 
@@ -347,6 +354,9 @@ def static_position_ids(
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
         bounds: documents of a row and tokens of a document.
         start: the position of the first token of each document.
+
+    Returns:
+        int64 `[batch, sequence]`, 0 at padding. And the status.
 
     Raises:
         DocumentIdsError: as `scan_static`.
@@ -378,6 +388,9 @@ def static_block_causal_mask(
         bounds: documents of a row and tokens of a document.
         dtype: bool, or a floating dtype for a mask that is added to scores.
         window: how many places a query sees, its own included; None for no limit.
+
+    Returns:
+        `[batch, 1, sequence, sequence]` in the dtype. And the status.
 
     Raises:
         DocumentIdsError: as `scan_static`.
@@ -416,6 +429,9 @@ def static_block_mask(
         causal: as `build_block_mask`.
         window: as `build_block_mask`.
         block_size: as `build_block_mask`.
+
+    Returns:
+        A mask of shape `[batch, 1, sequence, sequence]`. And the status.
 
     Raises:
         DocumentIdsError: as `scan_static`.

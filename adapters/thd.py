@@ -128,6 +128,10 @@ def thd_flat(document_ids: Tensor | Segments) -> THDFlat[Tensor]:
     Args:
         document_ids: as `thd_lengths`.
 
+    Returns:
+        `cu_seqlens`, int32 `[documents + 1]`: tokens alone. `cu_seqlens_padded`, the same size: places, up to
+        `batch * sequence`. `max_seqlen`: the longest document with its padding. `real_tokens` and `total_tokens`.
+
     Raises:
         DocumentIdsError: as `thd_lengths`.
 
@@ -151,6 +155,9 @@ def flatten_thd_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> TH
     Args:
         lengths: real and padded lengths, negative where unused.
         sequence_length: places of a row.
+
+    Returns:
+        As `thd_flat`.
 
     Raises:
         EncodingError: real and padded lengths do not belong together, or do not cover the rows.
@@ -261,6 +268,9 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
 def transformer_engine_kwargs(flat: THDFlat[Tensor]) -> TransformerEngineKwargs[Tensor]:
     """Give the arguments by which Transformer Engine's attention learns the documents of a flattened batch.
 
+    Args:
+        flat: offsets, real and padded.
+
     Raises:
         EncodingError: the offsets are no `THDFlat`.
 
@@ -284,6 +294,9 @@ def transformer_engine_kwargs(flat: THDFlat[Tensor]) -> TransformerEngineKwargs[
 
 def packed_seq_params_kwargs(flat: THDFlat[Tensor]) -> PackedSeqParamsKwargs[Tensor]:
     """Give the arguments of Megatron's `PackedSeqParams`; its recurrent layers number documents by `total_tokens`.
+
+    Args:
+        flat: offsets, real and padded.
 
     Raises:
         EncodingError: the offsets are no `THDFlat`.

@@ -92,6 +92,9 @@ def seen_range(
         window: as `sees`.
         causal: as `sees`.
 
+    Returns:
+        Two integer tensors in the shape of `query_places`.
+
     Raises:
         EncodingError: the window is not a positive int, or an argument is no integer tensor of a fitting shape.
 

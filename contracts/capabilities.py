@@ -263,7 +263,7 @@ def is_packed_sequence_contract(value: object) -> TypeIs[AnyPackedSequenceContra
     """Tell whether `value` is a loader's contract of either generation, values included.
 
     Example:
-        >>> is_packed_sequence_contract(PackingCapabilities("document_ids")), is_packed_sequence_contract("document_ids")
+        >>> is_packed_sequence_contract(PackingCapabilities("document_ids")), is_packed_sequence_contract(None)
         (True, False)
     """
     return not validate_packed_sequence_contract(value)

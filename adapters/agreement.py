@@ -15,7 +15,7 @@ from neatpack.adapters.arguments import require_instance, tensor_problems, wrong
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import Segments, read_together, require_ids_form, scan_array
-from neatpack.contracts.capabilities import PositionPolicy
+from neatpack.contracts.capabilities import PositionPolicy, parse_position_policy
 from neatpack.contracts.encodings import FLAKwargs, TransformerEngineKwargs, VarlenKernelKwargs
 from neatpack.contracts.errors import EncodingError, Problem, ProblemKind
 
@@ -88,6 +88,7 @@ def check_agreement(
     Raises:
         DocumentIdsError: the ids are malformed.
         EncodingError: an entry contradicts the ids, half of an encoding is missing, or `given` is no mapping.
+        CapabilitiesError: no such `position_policy`.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2, 2]])
@@ -99,7 +100,8 @@ def check_agreement(
         neatpack.contracts.errors.EncodingError: position_ids[row 0, position 3] = 0: restarts inside a document. \
 Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
     """
-    scanned = scan_agreeing(document_ids, given, field=field, position_policy=position_policy)
+    policy = parse_position_policy(position_policy)
+    scanned = scan_agreeing(document_ids, given, field=field, position_policy=policy)
     refuse_kernel_fields(given)
     return scanned.attention
 

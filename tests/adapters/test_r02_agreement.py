@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -36,7 +37,7 @@ from neatpack.adapters.strategies import (
 )
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError
+from neatpack.contracts.errors import CapabilitiesError, DocumentIdsError, EncodingError, PackingError
 from tests.adapters import oracle
 from tests.adapters.properties import holds_for, listed, rows_of
 
@@ -142,6 +143,12 @@ def test_a_loader_yields_positions_that_run_on_where_its_contract_says_so() -> N
     assert listed(apply_packing_contract(adapt_model_inputs(batch()), contract)["position_ids"]) == [[0, 1, 2, 3, 4]]
     with pytest.raises(EncodingError, match="does not restart"):  # They would be shifted twice.
         enable_xdoc_attention(adapt_model_inputs(batch()), contract)
+
+
+@pytest.mark.parametrize("policy", ["documents", None, np.array(["document", "sequence"])])
+def test_a_policy_that_is_none_does_not_switch_the_check_off(policy: Any) -> None:
+    with pytest.raises(CapabilitiesError, match="is no position policy"):
+        check_agreement(_IDS, {"position_ids": torch.arange(5)[None]}, position_policy=policy)
 
 
 @given(batch=training_batches(axes=(1, 3)))

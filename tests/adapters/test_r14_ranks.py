@@ -308,6 +308,7 @@ def test_rows_are_dealt_once(steps: list[list[list[int]]], carried: tuple[int, .
         ("steps", [[[0]], [[0], [1]]]),
         ("carried", [5]),
         ("carried", 1),
+        ("carried", np.zeros((2, 3), np.int64)),
         ("remainder", "drop"),
         ("seed", -1),
     ],

@@ -36,9 +36,9 @@ def read_numbers(state: Mapping[str, object], name: str, *, shape: tuple[int, ..
     if name not in state:
         raise PlanError(Problem(name, f"missing, and must be {wanted}", "missing"))
     value = state[name]
-    if isinstance(value, list) and not value:
-        return np.zeros((0, *shape), np.int64)
     array = array_of(value)
+    if array is not None and array.shape == (0,):
+        return np.zeros((0, *shape), np.int64)
     if array is None or array.dtype.kind != "i" or array.shape[1:] != shape:
         raise PlanError(Problem(name, f"must be {wanted}", "type", value=type(value).__name__))
     numbers: Integers = array.astype(np.int64)

@@ -36,6 +36,7 @@ CONCEPTS = [
     concept(core.PhysicalFlat, "physical_flat"),
     concept(core.PhysicalRows, "physical_rows"),
     concept(core.THDLengths, "thd_lengths"),
+    concept(core.THDFlat, "thd_flat"),
     concept(core.LengthMatrix, "length_matrix"),
     concept(core.SegmentIndex, "segment_index"),
     concept(core.PackedSequenceMetadata, "packed_sequence_metadata"),

@@ -38,7 +38,7 @@ def _introduction(environment: Environment) -> Iterator[str]:
         f"Measured with Transformers {environment.transformers}, torch {environment.torch} and neatpack "
         f"{environment.neatpack} on tiny models with random weights, {environment.dtype}, {environment.device}."
     )
-    yield "[The audit](audit.md) says what the paths and kinds mean."
+    yield "[The audit](audit-reference.md) says what the paths and kinds mean."
     yield ""
     words = ", ".join(f"`{word}` {verdict}" for verdict, word in WORDS.items())
     yield f"Cells: {words}. Kinds are followed by the paths that they explain."

@@ -21,7 +21,7 @@ def table(document: str, header: str) -> list[list[str]]:
 
 
 def test_paths() -> None:
-    assert table("docs/audit.md", "path") == [[path.name, path.stands_for] for path in PATHS]
+    assert table("docs/audit-reference.md", "path") == [[path.name, path.stands_for] for path in PATHS]
 
 
 def test_verdicts() -> None:
@@ -29,15 +29,15 @@ def test_verdicts() -> None:
 
 
 def test_kinds() -> None:
-    assert tuple(row[0] for row in table("docs/audit.md", "kind")) == get_args(Kind)
+    assert tuple(row[0] for row in table("docs/audit-reference.md", "kind")) == get_args(Kind)
 
 
 def test_trials() -> None:
-    assert {row[0] for row in table("docs/audit.md", "trial")} == set(get_args(Trial))
+    assert {row[0] for row in table("docs/audit-reference.md", "trial")} == set(get_args(Trial))
 
 
 def test_patterns() -> None:
-    assert {row[0] for row in table("docs/audit.md", "pattern")} == set(get_args(Pattern))
+    assert {row[0] for row in table("docs/audit-reference.md", "pattern")} == set(get_args(Pattern))
 
 
 def test_consumers() -> None:

@@ -24,7 +24,10 @@ Arrays: TypeAlias = Mapping[str, Array]
 
 PACKED_SEQ_IDS: Final = "_packed_seq_ids"
 ATTENTION_IDS: Final = (PACKED_SEQ_IDS, "attention_document_ids")
-TOKEN_FIELDS: Final = ("document_ids", *ATTENTION_IDS, "seq_idx", "padding_mask", "position_ids", "attention_mask")
+IDS: Final = (*ATTENTION_IDS, "document_ids")
+"""Where the ids that attention goes by stand, the first that is there: those as packed where there is no policy."""
+
+TOKEN_FIELDS: Final = (*IDS, "seq_idx", "padding_mask", "position_ids", "attention_mask")
 FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
 LENGTH_FIELDS: Final = ("seq_lens", "seq_lens_padded")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.agreement import IDS
 from neatpack.adapters.arguments import (
     INT32_MAX,
     is_choice,
@@ -313,8 +314,9 @@ def convert_batch_output(
 ) -> TrainingBatch[Tensor]:
     """Add the lengths of every document to a batch that leaves in THD format; a batched one stays as it is.
 
-    Boundaries are those of the attention ids, or of the document ids where a batch has no others. Positions are
-    never rebuilt.
+    Boundaries are those of the attention ids, which `apply_packing_contract` leaves as `_packed_seq_ids`, or of the
+    document ids where a batch has no others. Positions are never rebuilt, and labels stay: `mask_labels`, or
+    `apply_packing_contract` before this, takes targets across boundaries out.
 
     Args:
         batch: a batch with ids, `[batch, sequence]`.
@@ -364,7 +366,8 @@ def convert_batch_output(
 def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
     """Scan the ids that attention goes by, and refuse tokens of a document that policy took out."""
     given = cast("dict[str, object]", batch)
-    fields = [name for name in ("attention_document_ids", "document_ids") if given.get(name) is not None]
+    present = [name for name in IDS if given.get(name) is not None]
+    fields = present[:1] + [name for name in present[1:] if name == "document_ids"]
     if not fields:
         remedy = "Run adapt_model_inputs first."
         raise BatchError(Problem("attention_document_ids", "the batch has no ids", "missing", remedy=remedy))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neatpack.adapters.agreement import (
     FLASH_FIELDS,
+    IDS,
     LENGTH_FIELDS,
     METADATA_FIELDS,
     PACKED_SEQ_IDS,
@@ -28,9 +29,8 @@ from neatpack.contracts.batch import LabelShift, TrainingBatch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem
 
-_IDS: Final = ("attention_document_ids", "document_ids", PACKED_SEQ_IDS)
 _BOUNDARY_FIELDS: Final = (
-    *_IDS,
+    *IDS,
     "seq_idx",
     "attention_mask",
     *FLASH_FIELDS,
@@ -57,8 +57,8 @@ def apply_packing_contract(
     pipeline schedule cuts the result.
 
     Args:
-        batch: with `attention_document_ids`, or `document_ids` where no policy was applied. Whatever else in it
-            speaks of boundaries is checked against them.
+        batch: with `_packed_seq_ids` or `attention_document_ids`, or `document_ids` where no policy was applied.
+            Whatever else in it speaks of boundaries is checked against them.
         contract: what the model takes, of either generation.
         flat: for a model that was not configured by neatpack and derives nothing itself: add what its mask type
             names as well, a dense `attention_mask`, an `attention_mask` of ids, or flash varlen kwargs. Flash varlen
@@ -120,7 +120,7 @@ def apply_packing_contract(
 
 
 def _attention_ids(batch: TrainingBatch[Tensor]) -> tuple[str, Tensor]:
-    name = next((name for name in _IDS if name in batch), "document_ids")
+    name = next((name for name in IDS if name in batch), "document_ids")
     return name, require_tensor(batch, name, "Derive them, as document_ids_from_positions(...).")
 
 

@@ -165,9 +165,10 @@ def test_entries_of_other_lengths_are_refused_together() -> None:
         apply_packing_contract(batch, PackingCapabilities("document_ids"))
 
 
-def test_a_hole_is_refused_where_physical_offsets_are_asked_for() -> None:
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_hole_is_refused_where_physical_offsets_are_asked_for(flat: bool) -> None:
     batch = _batch(torch.tensor([[1, 1, 1]]))
     batch["attention_document_ids"] = torch.tensor([[1, 0, 1]])
-    apply_packing_contract(batch.copy(), PackingCapabilities("flash_varlen"))
+    apply_packing_contract(batch.copy(), PackingCapabilities("document_ids"), flat=flat)
     with pytest.raises(DocumentIdsError, match="hole"):
-        apply_packing_contract(batch, PackingCapabilities("flash_varlen"), flat=True)
+        apply_packing_contract(batch, PackingCapabilities("flash_varlen"), flat=flat)

@@ -69,3 +69,20 @@ def test_a_batch_whose_entries_cannot_be_replaced_is_refused(function: Callable[
     with pytest.raises(BatchError, match=r"batch = mappingproxy: .*\bdict\(batch\)"):
         function(MappingProxyType(entries))
     function(UserDict(entries))
+
+
+@pytest.mark.parametrize("return_document_ids", [False, True])
+def test_what_comes_after_the_last_step_goes_by_the_attention_ids(return_document_ids: bool) -> None:
+    """Under xdoc, the documents as packed are others than those that attention sees."""
+    structural, joined = torch.tensor([[1, 1, 2, 2, 0]]), torch.tensor([[1, 1, 1, 1, 0]])
+    batch: Any = {"input_ids": structural, "labels": structural, "document_ids": structural}
+    contract = PackingCapabilities("document_ids", True, return_document_ids=return_document_ids)
+    batch["attention_document_ids"] = joined
+    applied = apply_packing_contract(batch, contract)
+    again = apply_packing_contract(applied.copy(), contract)
+    assert again.keys() == applied.keys()
+    for found in (again.get("_packed_seq_ids", structural), applied.get("_packed_seq_ids", structural)):
+        assert torch.equal(found, joined)
+    lengths = convert_batch_output(applied, "thd")
+    assert torch.equal(lengths.get("seq_lens", structural), torch.tensor([[4]]))
+    assert torch.equal(lengths.get("seq_lens_padded", structural), torch.tensor([[5]]))

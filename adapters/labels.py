@@ -116,7 +116,7 @@ def require_labels(labels: object, bounds: Sequence[Segments]) -> None:
     """
     problems = _labels_problems(labels)
     if not problems and isinstance(labels, Tensor):
-        for segments in bounds:
+        for segments in dict.fromkeys(bounds):
             shape = (segments.batch, segments.sequence)
             if tuple(labels.shape) != shape:
                 message = f"must have the shape of the document ids, {shape}"

@@ -160,7 +160,7 @@ def test_eligibility_reaches_the_labels() -> None:
 def test_labels_that_do_not_fit_are_refused(labels: Tensor, shift: str, field: str) -> None:
     with pytest.raises(EncodingError) as caught:
         mask_labels(labels, torch.tensor([[1, 1, 2]]), cast("LabelShift", shift))
-    assert field in [problem.field for problem in caught.value.problems]
+    assert [problem.field for problem in caught.value.problems] == [field]
 
 
 def test_ids_of_labels_are_checked() -> None:

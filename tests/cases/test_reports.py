@@ -468,18 +468,24 @@ def _reject(given: Given) -> Answer:
         "position_ids": _positions_of_another_length,
         "cu_seqlens": _offsets_of_another_total,
         "labels": lambda given: require_supported_packing_contract(
-            PackingCapabilities("document_ids"), label_shift="document", model_shifts_labels=given["consumer_shifts"]
+            PackingCapabilities("document_ids"),
+            label_shift="model" if given["shift_state"] == "model" else "document",
+            model_shifts_labels=given["consumer_shifts"],
         ),
         "lengths": lambda given: document_ids_from_lengths([given["lengths"]], given["row_width"]),
         "batch": lambda given: fla_kwargs(gathered_states(torch.tensor([[1] * 4, [1] * 4])), rows=given["batch"]),
         "max_seqlen": _static,
-        "pad_mask": lambda given: document_ids_from_positions(torch.arange(3)[None], torch.tensor(given["pad_mask"])),
+        "pad_mask": lambda given: _segments_of_mask(torch.tensor(given["pad_mask"])),
         "text_position_ids": lambda given: document_ids_from_positions(
             torch.zeros(given["rows"], 1, 4, dtype=torch.int64)
         ),
     }
     refusals[given["field"]](given)
     return {}
+
+
+def _segments_of_mask(padding_mask: Tensor) -> object:
+    return document_ids_from_positions(torch.arange(padding_mask.shape[1]).expand_as(padding_mask), padding_mask)
 
 
 def _offsets_of_another_total(given: Given) -> object:
@@ -583,7 +589,7 @@ _ELSEWHERE: Final = {
 
 _SAYS: Final = {
     "A05b": r"position_ids = \(1, 11\): does not fit document ids of shape \(1, 10\)",
-    "B03b": "cu_seqlens = 12: must start at zero, never fall, and end at the number of token indices, 4",
+    "B03b": r"cu_seqlens\[position 3\] = 12: must start at zero, never fall, and end at the number of token indices, 4",
     "D08b": "label_shift = 'document': labels would be shifted twice",
     "E14": r"lengths\[row 0\] = 8: documents of the row need more than 6 places",
     "G12b": "rows = 2: must be an int from 1 to 1",

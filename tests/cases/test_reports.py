@@ -628,6 +628,61 @@ def test_report(report: dict[str, Any]) -> None:
             assert found[name] == value, name
 
 
+_ALIKE: Final[list[tuple[str, Given, Answer]]] = [
+    ("chunk_splits", {"lengths": [5, 6], "chunk": 4}, {"resets_inside_chunks": [5]}),
+    ("drop_empty", {"lengths": [0, 0]}, {"lengths": [], "cu_seqlens": [0], "kept": []}),
+    ("align_total", {"lengths": [5, 3], "multiple": 4}, {"total": 8, "pad_tokens": 0, "cu_seqlens": [0, 5, 8]}),
+    ("efficiency", {"bins": [[5, 3], [4]], "capacity": 10}, {"real_tokens": 12, "slots": 20, "efficiency": 0.6}),
+    ("global_mean", {"micro_batches": [{"loss_sum": 6.0, "count": 3}, {"loss_sum": 0.0, "count": 0}]}, {"mean": 2.0}),
+    ("targets_per_document", {"lengths": [0, 0]}, {"targets": [0, 0]}),
+    ("trim_cu", {"cu_seqlens": [0, 4, 8, -1, -1]}, {"cu_seqlens": [0, 4, 8], "num_documents": 2}),
+    ("trim_cu", {"cu_seqlens": [0, 4, 8, 8]}, {"cu_seqlens": [0, 4, 8], "num_documents": 2}),
+    ("segments_from_lengths", {"lengths": [[2, 1], [3]], "row_length": 4}, {"indices": [0, 1, 2, 4, 5, 6]}),
+    (
+        "segments_from_position_ids",
+        {"position_ids": [[3, 4, 0, 0], [0, 1, 2, 0]], "tail_pad": 1},
+        {"lengths": [2, 1, 3], "cu_seqlens_with_pad_segments": [0, 2, 3, 4, 7, 8]},
+    ),
+    (
+        "mask_from_position_ids",
+        {"position_ids": [[0, 1, 0, 0]], "attention_mask": [[1, 1, 1, 0]]},
+        {"allowed": [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], "lengths": [2, 1]},
+    ),
+    (
+        "mask",
+        {"document_ids": [[1, 1, 1, 2, 0]], "window": 2, "causal": False},
+        {"allowed": [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]},
+    ),
+    (
+        "pp_split",
+        {"document_ids": [[1, 2], [0, 0]], "microbatches": 2},
+        {"microbatches": [{"cu_seqlens": [0, 1, 2], "max_seqlen": 1}, {"cu_seqlens": [0], "max_seqlen": 0}]},
+    ),
+]
+"""Inputs of the same kinds as in the reports, at the edges that those leave out."""
+
+
+@pytest.mark.parametrize(("operation", "given", "expected"), _ALIKE)
+def test_inputs_like_those_of_the_reports(operation: str, given: Given, expected: Answer) -> None:
+    found = _OPERATIONS[operation](given)
+    assert {name: found[name] for name in expected} == expected
+
+
+_REFUSED_ALIKE: Final[list[tuple[str, Given, str]]] = [
+    ("overflow", {"lengths": [4], "capacity": 3, "policy": "error"}, "is longer than a row of 3 places"),
+    ("reject", {"field": "labels", "shift_state": "model", "consumer_shifts": False}, "would never be shifted"),
+    ("reject", {"field": "cu_seqlens", "cu_seqlens": [0, 4], "total_tokens": 8}, "end at the number of token indices"),
+    ("reject", {"field": "pad_mask", "pad_mask": [[0, 1]]}, "must be a bool tensor"),
+    ("segments_from_tokens", {"tokens": [[4, 5, 6]], "eos_id": 9}, "neither the token that ends a document"),
+]
+
+
+@pytest.mark.parametrize(("operation", "given", "message"), _REFUSED_ALIKE)
+def test_inputs_like_those_that_nothing_could_be_right_for(operation: str, given: Given, message: str) -> None:
+    with pytest.raises(PackingError, match=message):
+        _OPERATIONS[operation](given)
+
+
 def test_the_table_names_every_operation_and_no_other() -> None:
     operations = {report["operation"] for report in _REPORTS if report["id"] not in _ELSEWHERE}
     assert operations == set(_OPERATIONS)

@@ -56,6 +56,13 @@ class StaticBounds:
         documents: documents of a row, at most.
         segments: entries of an encoding that makes all rows one stream, at most: documents, and pieces of padding.
         longest: tokens of a document, at most; also where padding is cut, and the `max_seqlen` that kernels get.
+
+    Raises:
+        EncodingError: a bound is no positive int.
+
+    Example:
+        >>> StaticBounds(documents=3, segments=6, longest=4)
+        StaticBounds(documents=3, segments=6, longest=4)
     """
 
     documents: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from numbers import Integral
 from typing import Any, Final, cast
 
@@ -118,6 +118,17 @@ def require_instance(
     if not isinstance(value, kind):
         names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
         raise error(Problem(field, f"must be a {names}", "type", value=type(value).__name__, remedy=remedy))
+
+
+def require_list(value: object, field: str, remedy: str, *, error: type[PackingError] = EncodingError) -> None:
+    """Raise unless an argument is a sequence, or an array with an axis.
+
+    Raises:
+        EncodingError: it is something else; or `error`.
+    """
+    require_instance(value, (Sequence, np.ndarray), field, remedy, error=error)
+    if isinstance(value, np.ndarray) and not value.ndim:
+        raise error(Problem(field, "must have an axis", "shape", value=(), remedy=remedy))
 
 
 def is_choice(value: object, choices: tuple[str, ...]) -> bool:

@@ -209,13 +209,15 @@ def _even_out(row_of: Integers, lengths: Integers, costs: _Costs, rows: int, mos
     tokens = np.bincount(row_of, weights=lengths, minlength=rows)
     held = np.bincount(row_of, minlength=rows)
     while True:
-        giver = int(np.argmax(np.where(held > 1, loads, -1.0)))
-        taker = int(np.argmin(np.where(held < most.pieces, loads, np.inf)))
+        giver = int(np.argmax(np.where(held > 1, loads, -np.inf)))
+        # Empty rows first, also where a load beside a huge one was rounded away: none may stay empty.
+        taker = int(np.argmin(np.where(held < most.pieces, np.where(held > 0, loads, -np.inf), np.inf)))
         pieces = np.flatnonzero(row_of == giver)
         after = np.maximum(loads[giver] - costs[pieces], loads[taker] + costs[pieces])
         after[tokens[taker] + lengths[pieces] > most.tokens] = np.inf
         best = int(np.argmin(after))
-        if held[giver] < 2 or held[taker] >= most.pieces or after[best] >= loads[giver]:
+        evens_out = after[best] < loads[giver] or not held[taker]
+        if held[giver] < 2 or held[taker] >= most.pieces or not evens_out:
             return row_of
         piece = pieces[best]
         row_of[piece] = taker

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_integer, require_instance, require_pad_token
+from neatpack.adapters.arguments import INT32_MAX, is_integer, require_instance, require_list, require_pad_token
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan
 from neatpack.adapters.segments import INTEGER_DTYPES, Integers, to_tensor
 from neatpack.adapters.yielding import apply_packing_contract
@@ -171,7 +171,7 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
     if rows is None:
         numbers = np.arange(len(plan))
     else:
-        require_instance(rows, (Sequence, np.ndarray), "rows", "Give a list of rows of the plan.", error=PlanError)
+        require_list(rows, "rows", "Give a list of rows of the plan.", error=PlanError)
         for place, row in enumerate(cast("Sequence[object]", rows)):
             if not is_integer(row) or not PADDING_ROW <= cast("int", row) < len(plan):
                 message = f"must be a row of the plan, below {len(plan)}, or {PADDING_ROW} for padding alone"

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT64_MAX, INT64_MIN, is_count, require_count, require_instance
+from neatpack.adapters.arguments import (
+    INT64_MAX,
+    INT64_MIN,
+    is_count,
+    require_count,
+    require_instance,
+    require_list,
+    tensor_problems,
+)
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Integers, Segments, as_segments, to_tensor
 from neatpack.adapters.token_fields import dtype_problems, holds
@@ -193,7 +200,7 @@ def _checked_groups(groups: Sequence[Sequence[int]] | None, count: int) -> list[
     remedy = "Number documents from 0, over all rows in order."
     require_instance(groups, Sequence, "groups", remedy, error=PlanError)
     for group in groups:
-        require_instance(group, (Sequence, np.ndarray), "groups", remedy, error=PlanError)
+        require_list(group, "groups", remedy, error=PlanError)
     listed = [number for group in groups for number in group]
     if not all(map(is_count, listed)) or sorted(listed) != list(range(count)) or not all(map(len, groups)):
         message = f"must hold each of {count} documents once, and no group may be empty"
@@ -202,17 +209,21 @@ def _checked_groups(groups: Sequence[Sequence[int]] | None, count: int) -> list[
 
 
 def _require_values(field: str, values: object, axis: int, shape: tuple[int, int], device: torch.device) -> None:
-    require_instance(values, Tensor, field, "Give one value, or one vector, per token.", error=BatchError)
-    found = values.shape if isinstance(values, Tensor) else ()
-    if tuple(found[axis : axis + 2]) != shape:
-        message = f"must have {shape} from dimension {axis} on, one entry per place"
-        raise BatchError(Problem(field, message, "shape", value=tuple(found)))
-    if cast("Tensor", values).device != device:
-        message = f"must lie where the document ids lay, on {device}"
-        raise BatchError(Problem(field, message, "device", value=cast("Tensor", values).device))
-    problems = dtype_problems(field, cast("Tensor", values))
+    problems = tensor_problems(values, field, data=False)
+    if not problems and isinstance(values, Tensor):
+        problems = _problems(field, values, axis, shape, device) or dtype_problems(field, values)
     if problems:
         raise BatchError(*problems)
+
+
+def _problems(field: str, values: Tensor, axis: int, shape: tuple[int, int], device: torch.device) -> list[Problem]:
+    if tuple(values.shape[axis : axis + 2]) != shape:
+        message = f"must have {shape} from dimension {axis} on, one entry per place"
+        return [Problem(field, message, "shape", value=tuple(values.shape))]
+    if values.device != device:
+        message = f"must lie where the document ids lay, on {device}"
+        return [Problem(field, message, "device", value=values.device)]
+    return []
 
 
 def _require_fill(fill: object, dtype: torch.dtype) -> None:

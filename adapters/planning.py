@@ -13,11 +13,12 @@ import numpy.typing as npt
 from neatpack.adapters.arguments import (
     INT32_MAX,
     INT64_MAX,
+    int_remedy,
     is_count,
     is_integer,
     require_choice,
     require_count,
-    require_instance,
+    require_list,
 )
 from neatpack.adapters.best_fit import best_fit, radix_order
 from neatpack.adapters.first_fit import first_fit
@@ -176,7 +177,7 @@ def _length_array(lengths: Sequence[int]) -> Integers:
         PlanError: with each that is no positive int.
     """
     remedy = "Give a list: [len(tokens) for tokens in documents]."
-    require_instance(lengths, (Sequence, np.ndarray), "lengths", remedy, error=PlanError)
+    require_list(lengths, "lengths", remedy, error=PlanError)
     if len(lengths) == 0:
         remedy = "Give at least one."
         raise PlanError(Problem("lengths", "there is no document", "shape", value=0, remedy=remedy))
@@ -213,7 +214,8 @@ def _array_of_ints(lengths: Sequence[int]) -> Integers | None:
 
 
 def _length_problem(document: int, length: object) -> Problem:
-    found, remedy = (length, _EMPTY_REMEDY) if is_integer(length) else (repr(length), _TYPE_REMEDY)
+    whole = is_integer(length)
+    found, remedy = (length, _EMPTY_REMEDY) if whole else (repr(length), int_remedy(length, _TYPE_REMEDY))
     return Problem("lengths", "must be a positive int", "value", value=found, remedy=remedy, document=document)
 
 

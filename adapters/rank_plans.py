@@ -54,7 +54,7 @@ class RankPlan:
         seed: by what the order of the steps was drawn.
 
     Raises:
-        PlanError: a row is dealt twice, or is none of the plan.
+        PlanError: a row is dealt twice, or is none of the plan; a step holds none; or an attribute is of another kind.
     """
 
     rows: RowPlan
@@ -65,13 +65,22 @@ class RankPlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_instance(self.rows, RowPlan, "rows", "Call balance_rows(...).", error=PlanError)
+        require_instance(self.cost, AttentionCost, "cost", "Call AttentionCost.of_model(...).", error=PlanError)
         object.__setattr__(self, "steps", frozen(self.steps, "steps", axes=3))
+        require_instance(self.carried, tuple, "carried", "Give rows of the plan.", error=PlanError)
+        for row in self.carried:
+            require_count(row, "carried", "Give rows of the plan.", error=PlanError)
+        require_remainder(self.remainder)
+        require_seed(self.seed)
         dealt = np.append(self.steps[self.steps != PADDING_ROW], np.array(self.carried, np.int64))
         if dealt.size and not 0 <= dealt.min() <= dealt.max() < len(self.rows):
             raise PlanError(Problem("steps", f"must hold rows of the plan, below {len(self.rows)}", "value"))
         twice = np.flatnonzero(np.bincount(dealt, minlength=1) > 1)
         if twice.size:
             raise PlanError(Problem("steps", "takes a row twice", "value", value=int(twice[0])))
+        if (self.steps == PADDING_ROW).all(axis=(1, 2)).any():
+            raise PlanError(Problem("steps", "has a step of nothing but padding", "value", remedy="Leave it out."))
 
     @property
     def ranks(self) -> int:
@@ -161,15 +170,15 @@ class RankPlan:
             AttentionCost(cast("float", state.get("linear")), cast("float", state.get("quadratic"))),
             read_numbers(state, "steps", shape=tuple(shape)),
             tuple(read_numbers(state, "carried").tolist()),
-            require_remainder(state.get("remainder")),
-            require_seed(state.get("seed")),
+            cast("Remainder", state.get("remainder")),
+            cast("int", state.get("seed")),
         )
 
 
 def row_costs(plan: RowPlan, cost: AttentionCost) -> npt.NDArray[np.float64]:
     """Give the cost of each row, `[rows]`."""
-    before = np.append(0.0, np.cumsum(cost.of(plan.piece_lengths)))
-    costs: npt.NDArray[np.float64] = before[plan.bounds[1:]] - before[plan.bounds[:-1]]
+    # Row by row: a difference of sums over the whole plan loses short rows behind long ones.
+    costs: npt.NDArray[np.float64] = np.add.reduceat(cost.of(plan.piece_lengths), plan.bounds[:-1])
     return costs
 
 

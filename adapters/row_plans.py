@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 import numpy as np
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import INT64_MAX, is_count, require_count, require_instance
+from neatpack.adapters.arguments import INT64_MAX, is_count, require_count, require_instance, require_list
 from neatpack.adapters.plan_states import array_of, read_numbers, read_version
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
@@ -19,6 +19,7 @@ from neatpack.contracts.errors import PlanError, Problem
 PADDING_ROW: Final = -1
 """In place of the number of a row: a row of nothing but padding."""
 
+_LIST_REMEDY: Final = "Give a list."
 _CAPACITY_REMEDY: Final = "Give the places of a row."
 
 
@@ -106,11 +107,11 @@ class RowPlan:
             (0,)
         """
         counts = _numbers(lengths, "lengths")
-        _require_sequence(rows, "rows")
-        _require_sequence(dropped, "dropped")
+        require_list(rows, "rows", _LIST_REMEDY, error=PlanError)
+        require_list(dropped, "dropped", _LIST_REMEDY, error=PlanError)
         pieces: list[Piece] = []
         for row, items in enumerate(rows):
-            _require_sequence(items, "rows")
+            require_list(items, "rows", _LIST_REMEDY, error=PlanError)
             pieces += [_piece(item, counts, row) for item in items]
         table = np.reshape(np.array(pieces, np.int64), (-1, 3))
         bounds = np.cumsum([0, *map(len, rows)])
@@ -240,12 +241,8 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
     return view
 
 
-def _require_sequence(value: object, field: str) -> None:
-    require_instance(value, (Sequence, np.ndarray), field, "Give a list.", error=PlanError)
-
-
 def _numbers(lengths: Sequence[int], field: str) -> Integers:
-    _require_sequence(lengths, field)
+    require_list(lengths, field, _LIST_REMEDY, error=PlanError)
     for index, length in enumerate(lengths):
         if not is_count(length) or not 0 < length <= INT64_MAX:
             raise PlanError(Problem(field, "must be a positive int", "value", value=length, document=index))

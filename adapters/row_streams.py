@@ -155,8 +155,13 @@ class RowStream:
                 or above, or a document is longer than a row and to be refused. That document is left out, and all
                 else stays as it was: give the documents behind it, and the stream goes on.
         """
-        require_instance(lengths, Iterable, "lengths", "Give the lengths, one after another.", error=PlanError)
-        return self._rows(iter(lengths))
+        try:
+            items = iter(lengths)
+        except TypeError as error:
+            remedy = "Give the lengths, one after another."
+            problem = Problem("lengths", "cannot be iterated over", "type", value=type(lengths).__name__, remedy=remedy)
+            raise PlanError(problem) from error
+        return self._rows(items)
 
     def state(self) -> RowStreamState:
         """Give what the stream holds as plain data that JSON can hold; `from_state` goes on with it.

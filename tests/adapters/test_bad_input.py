@@ -17,6 +17,7 @@ from neatpack.adapters import (
     PackingMethod,
     RankPlan,
     RowPlan,
+    RowStream,
     StaticBounds,
     aligned_length,
     apply_packing_contract,
@@ -213,6 +214,14 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("state", lambda bad: resume_rows(bad)),
     ("ranks", lambda bad: resume_rows(_RANKED.state(0), ranks=_or(bad, 0))),
     ("rows_per_rank", lambda bad: resume_rows(_RANKED.state(0), rows_per_rank=_or(bad, 0))),
+    ("rows", lambda bad: RankPlan(bad, _COST, _RANKED.steps)),
+    ("cost", lambda bad: RankPlan(_PLAN, bad, _RANKED.steps)),
+    ("steps", lambda bad: RankPlan(_PLAN, _COST, bad)),
+    ("carried", lambda bad: RankPlan(_PLAN, _COST, _RANKED.steps, bad)),
+    ("carried", lambda bad: RankPlan(_PLAN, _COST, _RANKED.steps, (bad,))),
+    ("remainder", lambda bad: RankPlan(_PLAN, _COST, _RANKED.steps, (), bad)),
+    ("seed", lambda bad: RankPlan(_PLAN, _COST, _RANKED.steps, (), "pad", bad)),
+    ("dropped", lambda bad: RowPlan.from_rows([[0]], [1], 4, [bad])),
     ("linear", lambda bad: AttentionCost(_or(bad, "1") if bad != 2.5 else -2.5, 1.0)),
     ("quadratic", lambda bad: AttentionCost(1.0, _or(bad, "1") if bad != 2.5 else -2.5)),
     ("layers", lambda bad: AttentionCost.of_model(1, bad, 1)),
@@ -302,6 +311,26 @@ def test_a_tensor_of_one_number_is_told_to_give_it(field: str, call: Callable[[A
         field,
         "Give a Python int: value.item().",
     )
+
+
+_LISTS: Final[list[tuple[str, Callable[[Any], object]]]] = [
+    ("lengths", lambda bad: plan_rows(bad, 3)),
+    ("lengths", lambda bad: RowPlan.from_rows([[0]], bad, 3)),
+    ("rows", lambda bad: RowPlan.from_rows(bad, [1], 3)),
+    ("rows", lambda bad: RowPlan.from_rows([bad], [1], 3)),
+    ("dropped", lambda bad: RowPlan.from_rows([[0]], [1], 3, bad)),
+    ("rows", lambda bad: collate_documents(_DOCUMENTS, _PLAN, rows=bad)),
+    ("groups", lambda bad: document_rows(_IDS, [bad])),
+    ("lengths", lambda bad: RowStream(5, 1).rows(bad)),
+]
+
+
+@pytest.mark.parametrize(("field", "call"), _LISTS)
+@pytest.mark.parametrize("bad", [3, np.array(3)])
+def test_one_number_is_no_list(field: str, call: Callable[[Any], object], bad: object) -> None:
+    with pytest.raises(PackingError) as caught:
+        call(bad)
+    assert caught.value.problems[0].field == field
 
 
 _COUNTS: Final[list[tuple[str, Callable[[Any], object]]]] = [

@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(BatchError, match="one for each of 1 batches"):
         found.put_back([])
     wrong: Tensor = cast("Tensor", [[1, 2, 3, 4]])
-    with pytest.raises(BatchError, match="must be a Tensor"):
+    with pytest.raises(BatchError, match=r"must be a torch\.Tensor"):
         found.take(wrong, 0)
     with pytest.raises(DocumentIdsError, match="a hole"):
         document_rows(torch.tensor([[1, 0, 1, 0]]))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from neatpack.adapters import (
@@ -279,6 +279,27 @@ def test_no_cost_is_lost_to_0_or_past_what_a_float_holds(size: float) -> None:
     assert plan.slowdown == 1.0
 
 
+def test_a_short_row_has_its_cost_behind_a_long_one() -> None:
+    plan = balance_rows(
+        plan_rows([INT32_MAX, 1, 1, 2], INT32_MAX, documents_per_row=1), 1, cost=AttentionCost(0.0, 1.0)
+    )
+    assert sorted(plan.loads.ravel().tolist()) == [1.0, 1.0, 4.0, float(INT32_MAX) ** 2]
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 5, 2**20, 2**30]), min_size=6, max_size=12),
+    st.sampled_from([2**30, INT32_MAX]),
+    st.integers(1, 3),
+)
+def test_short_documents_fill_rows_beside_huge_ones(lengths: list[int], capacity: int, ranks: int) -> None:
+    """Their costs are lost where they are added to a huge one."""
+    plan = plan_rows(lengths, capacity)
+    assume(-(-len(plan) // ranks) * ranks <= len(lengths))
+    found = balance_rows(plan, ranks, cost=AttentionCost(0.0, 1.0))
+    assert sorted(document for row in found.rows.rows for document in row) == list(range(len(lengths)))
+    assert sorted(found.steps.ravel().tolist()) == list(range(len(found.rows)))
+
+
 @pytest.mark.parametrize("lengths", [[2], np.array([-2]), np.array([2.0]), np.array([None]), 2])
 def test_only_lengths_have_a_cost(lengths: Any) -> None:
     with pytest.raises(PlanError, match="lengths"):
@@ -286,7 +307,14 @@ def test_only_lengths_have_a_cost(lengths: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "carried"), [([[[0], [0]]], ()), ([[[0], [2]]], ()), ([[[0], [1]]], (1,)), ([[[-2], [1]]], ())]
+    ("steps", "carried"),
+    [
+        ([[[0], [0]]], ()),
+        ([[[0], [2]]], ()),
+        ([[[0], [1]]], (1,)),
+        ([[[-2], [1]]], ()),
+        ([[[0], [1]], [[-1], [-1]]], ()),
+    ],
 )
 def test_rows_are_dealt_once(steps: list[list[list[int]]], carried: tuple[int, ...]) -> None:
     with pytest.raises(PlanError, match="steps"):

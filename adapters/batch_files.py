@@ -7,6 +7,7 @@ import pickle
 import struct
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
@@ -52,7 +53,11 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
     if read is None:
         remedy = f"Save it as one of {', '.join(sorted(_READERS))}."
         raise _error(path, f"is of an unknown kind, {path.suffix!r}", "unsupported", remedy)
-    if not path.is_file():
+    try:
+        missing = not path.is_file()
+    except OSError as error:
+        raise _error(path, f"is no path of a file ({error.strerror})", "value", "Check the path.") from error
+    if missing:
         raise _error(path, "there is no such file", "missing", "Check the path.")
     entries = _mapping(path, read(path))
     return {str(name): _entry(path, str(name), value) for name, value in entries.items()}
@@ -76,7 +81,7 @@ _UNREADABLE: Final = (
     AttributeError,
     TypeError,
 )
-"""What reading a file of another kind as one of torch's may raise."""
+"""What reading a file of another kind, or a broken one, may raise."""
 
 
 def _read_torch(path: Path) -> object:
@@ -105,7 +110,7 @@ def _read_numpy(path: Path) -> object:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, TypeError, AttributeError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, MemoryError) as error:
         remedy = "Save it with `numpy.savez`, arrays of numbers only."
         raise _error(path, f"cannot be read without pickle ({error})", "unsupported", remedy) from error
 
@@ -155,7 +160,9 @@ def _from_array(path: Path, name: str, array: npt.NDArray[Any]) -> object:
     if array.dtype.kind not in "biuf":
         raise _error(path, f"{name} is an array of {array.dtype}", "type", _ENTRIES)
     try:
-        return to_tensor(array.astype(np.result_type(array), copy=False), torch.device("cpu"))
+        # Of numpy's types of one width torch knows one, in the machine's byte order; to another, a view is needed.
+        dtype = np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}")
+        return to_tensor(array.astype(dtype, copy=False).view(dtype), torch.device("cpu"))
     except TypeError as error:
         raise _error(path, f"{name} is an array of {array.dtype}, which torch lacks", "dtype", _ENTRIES) from error
 

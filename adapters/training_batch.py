@@ -184,20 +184,11 @@ def _require_unjoined(structural: npt.NDArray[np.int64], attention: npt.NDArray[
 
 def _joined_shift(segments: Segments, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Give what to add to each place's coordinates, `[batch * sequence]`."""
-    if positions.dtype == np.uint64 and positions.max() > INT64_MAX:
-        remedy = "Give coordinates that start at 0 or above in each document."
-        raise BatchError(
-            Problem("position_ids", "coordinate past int64", "value", value=int(positions.max()), remedy=remedy)
-        )
-    axes = np.reshape(positions, (-1, segments.batch * segments.sequence)).astype(np.int64)
-    starts = segments.bounds[:-1]
-    lowest = np.minimum.reduceat(axes.min(axis=0), starts)[segments.kept]
-    if (lowest < 0).any():
-        row, _ = segments.locate(int(segments.kept[np.argmax(lowest < 0)]))
-        remedy = "Give coordinates that start at 0 or above in each document."
-        raise BatchError(
-            Problem("position_ids", "negative coordinate", "value", row, value=int(lowest.min()), remedy=remedy)
-        )
+    of_tokens = np.repeat(segments.ids != 0, segments.lengths)
+    axes = np.reshape(positions, (-1, of_tokens.size))
+    _refuse_coordinates("coordinate past int64", axes > INT64_MAX, axes, segments)
+    _refuse_coordinates("negative coordinate", (axes < 0) & of_tokens, axes, segments)
+    axes, starts = axes.astype(np.int64), segments.bounds[:-1]
     documents = segments.documents
     greatest = np.zeros(documents.rows.size, np.int64)
     np.maximum.at(greatest, segments.owners, np.maximum.reduceat(axes.max(axis=0), starts)[segments.kept])
@@ -208,6 +199,17 @@ def _joined_shift(segments: Segments, positions: npt.NDArray[np.int64]) -> npt.N
     shift = np.zeros(segments.ids.size, np.int64)
     shift[segments.kept] = before[segments.owners]
     return np.repeat(shift, segments.lengths)
+
+
+def _refuse_coordinates(
+    message: str, wrong: npt.NDArray[np.bool_], axes: npt.NDArray[np.int64], segments: Segments
+) -> None:
+    """Raise at the first place that is wrong on any axis; `wrong` and `axes` are `[axes, batch * sequence]`."""
+    if wrong.any():
+        place = int(wrong.any(axis=0).argmax())
+        row, position = divmod(place, segments.sequence)
+        value, remedy = int(axes[wrong[:, place].argmax(), place]), "Count from 0 or above in each document."
+        raise BatchError(Problem("position_ids", message, "value", row, position, value, remedy))
 
 
 def _require_room(documents: Documents, greatest: npt.NDArray[np.int64]) -> None:

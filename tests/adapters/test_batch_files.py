@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,10 @@ def _save_json(path: Path) -> None:
 def _save_safetensors(path: Path) -> None:
     save_file = pytest.importorskip("safetensors.torch").save_file
     save_file({"document_ids": _IDS}, path)
+
+
+def _save_compressed(path: Path) -> None:
+    np.savez_compressed(path, document_ids=np.arange(40).reshape(4, 10) % 3)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +106,37 @@ def test_a_broken_file_is_an_error_of_the_family(name: str, content: bytes, tmp_
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BatchFileError, match="batch"):
         load_batch(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("batch.pt", _save_torch),
+        ("batch.npz", _save_compressed),
+        ("batch.json", _save_json),
+        ("batch.safetensors", _save_safetensors),
+    ],
+)
+def test_a_file_with_one_wrong_byte_is_read_or_refused(name: str, save: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / name
+    save(path)
+    content = path.read_bytes()
+    for place in range(0, len(content), max(len(content) // 300, 1)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        with suppress(BatchFileError):
+            load_batch(path)
+
+
+def test_a_path_too_long_for_the_system_is_refused() -> None:
+    with pytest.raises(BatchFileError, match="is no path of a file"):
+        load_batch("a" * 5000 + ".pt")
+
+
+def test_numbers_past_int64_are_read_as_uint64(tmp_path: Path) -> None:
+    (tmp_path / "batch.json").write_text(f'{{"document_ids": [[{2**64 - 1}]]}}')
+    ids = load_batch(tmp_path / "batch.json")["document_ids"]
+    assert isinstance(ids, Tensor)
+    assert torch.equal(ids, torch.tensor([[2**64 - 1]], dtype=torch.uint64))
 
 
 @pytest.mark.parametrize(

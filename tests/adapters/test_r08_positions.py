@@ -132,10 +132,10 @@ def test_documents_are_joined_once() -> None:
 def test_negative_coordinates_are_refused() -> None:
     batch = adapt_model_inputs(_batch())
     batch["position_ids"] = torch.tensor([[[0, 1, 0, 1, 0]], [[0, 1, -1, 0, 0]]])
-    with pytest.raises(BatchError, match="negative coordinate"):
+    with pytest.raises(BatchError, match=r"position_ids\[row 0, position 2\] = -1: negative coordinate"):
         enable_xdoc_attention(batch, _IDS)
     batch["position_ids"] = torch.tensor([[0, 1, 0, 1, 2**63]], dtype=torch.uint64)
-    with pytest.raises(BatchError, match="position_ids = 9223372036854775808: coordinate past int64"):
+    with pytest.raises(BatchError, match=r"\[row 0, position 4\] = 9223372036854775808: coordinate past int64"):
         enable_xdoc_attention(batch, _IDS)
     batch["position_ids"] = torch.tensor([[0, 1, 0, 1, -1]])  # at padding they mean nothing
     assert listed(enable_xdoc_attention(batch, _IDS)["position_ids"]) == [[0, 1, 2, 3, -1]]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_instance, tensor_problems, wrong_offset
+from neatpack.adapters.arguments import require_instance, tensor_problems, used_offsets, wrong_offset
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import Segments, read_together, require_ids_form, scan_array
@@ -374,9 +374,8 @@ def _check_metadata(segments: Segments, given: Mapping[str, object], arrays: Arr
     if not np.array_equal(np.maximum(indices, -1), expected):
         raise _error("packed_token_indices", "names other tokens than the ids keep", "disagreement")
     for row, (found, wanted) in enumerate(zip(np.atleast_2d(offsets), bounds, strict=True)):
-        unused = np.cumsum(found < 0) > 0
-        rising = (found[unused] < 0).all() and (np.diff(found[~unused]) >= 0).all()
-        if not rising or not np.array_equal(np.unique(found[~unused]), wanted[wanted >= 0]):
+        used = used_offsets(found)
+        if used is None or not np.array_equal(np.unique(used), wanted[wanted >= 0]):
             message = "cuts the kept tokens elsewhere than the ids do"
             raise _error("cu_seqlens", message, "disagreement", found.tolist(), row)
     if given.get("max_seqlen") is not None:

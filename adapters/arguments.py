@@ -68,6 +68,14 @@ def wrong_offset(offsets: npt.NDArray[Any], total: int) -> int | None:
     return int(wrong.argmax()) if wrong.any() else None
 
 
+def used_offsets(offsets: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """Give the offsets before the fill, which is negative; None where they fall, or go on after it."""
+    unused = np.cumsum(offsets < 0) > 0
+    used = offsets[~unused]
+    falls = (offsets[unused] >= 0).any() or (used[1:] < used[:-1]).any()
+    return None if falls else used
+
+
 def require_places(batch: int, sequence_length: int) -> None:
     """Raise unless a batch of this size has places, and no more than int32 offsets can count.
 

@@ -21,6 +21,7 @@ from neatpack.adapters.arguments import (
     require_places,
     require_readable,
     tensor_problems,
+    used_offsets,
 )
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
 from neatpack.adapters.segments import (
@@ -179,7 +180,8 @@ def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tenso
     """Check offsets of THD against the ids that came with them. All are read from their device together.
 
     Offsets may count real tokens alone, or places: then each document is a segment that ends with its last token or
-    with the padding after it, and never beyond its row.
+    with the padding after it, and never beyond its row. Consumers pair offsets by their columns, so a document has the
+    same one in all.
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
@@ -187,7 +189,8 @@ def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tenso
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        EncodingError: offsets are no integers, of another shape, or cut elsewhere than the ids.
+        EncodingError: offsets are no integers, of another shape, fall, cut elsewhere than the ids, or have a document
+            in another column.
 
     Example:
         >>> check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), {"cu_seqlens": torch.tensor([0, 2, 4])})
@@ -211,13 +214,30 @@ Boundaries come from the document ids alone: leave this out, or derive both from
             message, form = "must be integers [boundaries]", (tuple(offsets.shape), offsets.dtype)
             remedy = "Give the offsets of one stream."
             raise EncodingError(Problem(field, message, "shape", value=form, remedy=remedy))
+    columns: dict[str, Integers] = {}
     for field, found in zip(given, read_together(*given.values()), strict=True):
-        cuts = np.unique(found[found >= 0])
-        if not (np.array_equal(cuts, _offsets(segments.documents.lengths)) or _cuts_places(cuts, segments)):
-            message = "cuts elsewhere than the document ids do"
-            remedy = "Boundaries come from the document ids alone: leave this out, or derive both from the same ids."
-            value = found.ravel().tolist()
-            raise EncodingError(Problem(field, message, "disagreement", value=value, remedy=remedy))
+        own = _columns(used_offsets(found.ravel()), segments)
+        if own is None:
+            raise _disagreement(field, "cuts elsewhere than the document ids do", found)
+        columns[field] = own
+        first = next(iter(columns))
+        if not np.array_equal(own, columns[first]):
+            raise _disagreement(field, f"has documents in other columns than {first}", found)
+
+
+def _disagreement(field: str, message: str, found: Integers) -> EncodingError:
+    remedy = "Boundaries come from the document ids alone: leave this out, or derive both from the same ids."
+    return EncodingError(Problem(field, message, "disagreement", value=found.ravel().tolist(), remedy=remedy))
+
+
+def _columns(cuts: Integers | None, segments: Segments) -> Integers | None:
+    """Give the column of each document among offsets of tokens or of places; None where they cut elsewhere."""
+    if cuts is None:
+        return None
+    documents = segments.documents
+    if np.array_equal(np.unique(cuts), _offsets(documents.lengths)):
+        return np.searchsorted(cuts, np.cumsum(documents.lengths) - documents.lengths, side="right") - 1
+    return np.searchsorted(cuts, documents.starts, side="right") - 1 if _cuts_places(cuts, segments) else None
 
 
 def _cuts_places(cuts: Integers, segments: Segments) -> bool:

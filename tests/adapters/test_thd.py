@@ -290,6 +290,29 @@ def test_offsets_of_thd_are_compared_with_the_ids(rows: Rows, data: st.DataObjec
             check_thd_offsets(ids, {"other": offsets})
 
 
+@pytest.mark.parametrize("cuts", [[0, 4, 2], [0, -1, 2, 4], [-1, 0, 2, 4], [2, 0, 4]])
+def test_offsets_of_thd_rise_up_to_what_is_unused(cuts: list[int]) -> None:
+    ids = torch.tensor([[1, 1, 2, 2]])
+    check_thd_offsets(ids, {"cu_seqlens": torch.tensor([0, 2, 2, 4, -1, -1000])})
+    with pytest.raises(EncodingError, match="cuts elsewhere"):
+        check_thd_offsets(ids, {"cu_seqlens": torch.tensor(cuts)})
+
+
+@given(rows_of_ids(holes=False, leading=False), st.data())
+def test_offsets_that_are_paired_have_each_document_in_one_column(rows: Rows, data: st.DataObject) -> None:
+    real, padded = oracle_thd.thd_flat(rows)
+    ids, slots = tensor(rows), torch.tensor(padded)
+    check_thd_offsets(ids, {"cu_seqlens_q": torch.tensor(real), "cu_seqlens_q_padded": slots})
+    place = data.draw(st.integers(0, len(real) - 1))
+    longer = torch.tensor([*real[: place + 1], *real[place:]])
+    check_thd_offsets(ids, {"cu_seqlens_q": longer, "cu_seqlens_kv": longer})
+    if real[place] == real[-1]:  # No document stands behind the empty one.
+        check_thd_offsets(ids, {"cu_seqlens_q": longer, "cu_seqlens_q_padded": slots})
+        return
+    with pytest.raises(EncodingError, match=r"^cu_seqlens_q_padded = .*other columns than cu_seqlens_q\."):
+        check_thd_offsets(ids, {"cu_seqlens_q": longer, "cu_seqlens_q_padded": slots})
+
+
 @pytest.mark.parametrize("offsets", [torch.tensor([0.0, 2.0]), torch.zeros(2, 3, dtype=torch.int64), torch.tensor(3)])
 def test_what_is_no_stream_of_offsets_is_refused(offsets: Tensor) -> None:
     with pytest.raises(EncodingError) as caught:

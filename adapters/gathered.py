@@ -89,7 +89,7 @@ def host_offsets(document_ids: Tensor | Segments) -> tuple[int, ...]:
 
 
 def get_unpad_data(attention_mask: Tensor | Segments) -> tuple[Tensor, Tensor, int]:
-    """Give what unpads a batch for a varlen kernel: kept tokens of all rows as one stream.
+    """Give what unpads a batch for a varlen kernel: the kept tokens of all rows as one gathered stream.
 
     Args:
         attention_mask: any integer dtype or bool, `[batch, sequence]`, 0 at padding.
@@ -214,7 +214,7 @@ def gathered_flat(document_ids: Tensor | Segments) -> GatheredFlat[Tensor]:
 def flatten_packed_sequence_metadata(
     packed_token_indices: Tensor, cu_seqlens: Tensor, batch_size: int, sequence_length: int
 ) -> tuple[Tensor, Tensor]:
-    """Turn batch-major NEAT metadata into one stream, after a pipeline schedule has cut the batch.
+    """Turn batch-major NEAT metadata into one gathered stream, after a pipeline schedule has cut the batch.
 
     Metadata that is flat already is checked and given back, so that it is safe to call this twice.
 
@@ -257,7 +257,7 @@ def flatten_packed_sequence_metadata(
 def document_ids_from_metadata(
     packed_token_indices: Tensor, cu_seqlens: Tensor, shape: tuple[int, int] | None = None
 ) -> Tensor:
-    """Find the ids again from NEAT metadata.
+    """Find the ids again from NEAT metadata: gathered offsets, and the places of kept tokens.
 
     Args:
         packed_token_indices: int32 or int64, `[batch, sequence]`, row-local, negative where unused; or, where `shape`

@@ -16,7 +16,7 @@ _SIZES_REMEDY: Final = "Give tensor.shape and tensor.stride()."
 
 
 def varlen_kernel_kwargs(flat: GatheredFlat[Tensor] | PhysicalFlat[Tensor]) -> VarlenKernelKwargs[Tensor]:
-    """Give offsets under the names of `flash_attn_varlen_func`, as flash-attn spells them.
+    """Give gathered or physical offsets under the names of `flash_attn_varlen_func`, as flash-attn spells them.
 
     Args:
         flat: offsets of the stream that the kernel is given: of kept tokens after a gather, or of the flattened rows.

@@ -35,7 +35,7 @@ PADDING_SEGMENTS: Final[tuple[PaddingSegments, ...]] = get_args(PaddingSegments)
 def flash_varlen_kwargs(
     document_ids: Tensor | Segments, padding: PaddingSegments = "split", *, longest_padding: int | None = None
 ) -> FlashVarlenKwargs[Tensor]:
-    """Give the four arguments by which Hugging Face flash attention learns the documents of a flattened batch.
+    """Give physical offsets under the four names by which Hugging Face flash attention learns of documents.
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
@@ -70,7 +70,7 @@ def flash_varlen_kwargs(
 def physical_offsets(
     document_ids: Tensor | Segments, padding: PaddingSegments = "split", *, longest_padding: int | None = None
 ) -> PhysicalFlat[Tensor]:
-    """Give the offsets of documents and padding over the flattened batch; no segment continues into the next row.
+    """Give the physical offsets of documents and padding over the flattened batch; no segment enters the next row.
 
     Args:
         document_ids: as `flash_varlen_kwargs`.
@@ -118,7 +118,7 @@ def physical_bounds(
 
 
 def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor]:
-    """Give the offsets of documents over a flattened batch without padding, from text positions alone.
+    """Give the physical offsets of documents over a flattened batch without padding, from text positions alone.
 
     A document begins where the position is 0, and at the head of each row whatever its position.
 
@@ -168,7 +168,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
 
 
 def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:
-    """Find the ids again from flash varlen kwargs.
+    """Find the ids again from flash varlen kwargs: physical offsets of one stream.
 
     The offsets do not tell padding from documents, nor where a row ends: the mask gives both.
 

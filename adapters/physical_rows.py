@@ -17,7 +17,7 @@ from neatpack.contracts.errors import EncodingError, Problem
 def row_offsets(
     document_ids: Tensor | Segments, padding: PaddingSegments = "split", *, width: int | None = None
 ) -> PhysicalRows[Tensor]:
-    """Give the offsets of documents and padding within each row, and the longest segment of each row.
+    """Give the physical offsets of documents and padding within each row, and the longest segment of each row.
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
@@ -53,7 +53,7 @@ def row_offsets(
 
 
 def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tensor) -> Tensor:
-    """Find the ids again from offsets within each row.
+    """Find the ids again from physical offsets within each row.
 
     The offsets do not tell padding from documents: the mask does. Padding may be segments of its own, or stand at
     the end of the document before it, as Megatron folds it.

@@ -122,7 +122,7 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
 
 
 def segment_ids_from_offsets(cu_seqlens: Tensor, total_tokens: int | None = None) -> Tensor:
-    """Repeat the number of each segment over its tokens; places beyond the last offset get one number more.
+    """Repeat the number of each segment over its places, gathered or physical; those beyond the last get another.
 
     Args:
         cu_seqlens: int32 or int64 `[segments + 1]`, from 0, never falling, of one stream of any coordinates. A segment

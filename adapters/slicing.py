@@ -181,7 +181,7 @@ def shard_tokens(
 
 
 def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layout: ContextLayout) -> Tensor:
-    """Give the places of each row that go to one rank of a context-parallel group.
+    """Give the places, counted within each row, that go to one rank of a context-parallel group.
 
     "contiguous" gives each rank an equal piece of the row. "zigzag" cuts each document with its padding into
     `2 * ranks` chunks, of which a rank holds one from the front and its mirror from the back, so that all ranks do

@@ -177,7 +177,7 @@ def flatten_thd_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> TH
 
 
 def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tensor]) -> None:
-    """Check offsets of THD against the ids that came with them. All are read from their device together.
+    """Check offsets of a THD stream, gathered or physical, against the ids that came with them, in one read.
 
     Offsets may count real tokens alone, or places: then each document is a segment that ends with its last token or
     with the padding after it, and never beyond its row. Consumers pair offsets by their columns, so a document has the
@@ -255,7 +255,7 @@ def _cuts_places(cuts: Integers, segments: Segments) -> bool:
 
 
 def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tensor:
-    """Mark the places of the stream that hold a token; padding is inside documents' slots and beyond the last one.
+    """Mark the physical places of a THD stream that hold a token, and no padding of a document or beyond the last.
 
     Args:
         flat: offsets, real and padded.

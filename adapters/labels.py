@@ -116,13 +116,13 @@ def require_labels(labels: object, bounds: Sequence[Segments]) -> None:
     """
     problems = _labels_problems(labels)
     if not problems and isinstance(labels, Tensor):
-        for segments in dict.fromkeys(bounds):
-            shape = (segments.batch, segments.sequence)
+        places = (((segments.batch, segments.sequence), segments.device) for segments in bounds)
+        for shape, device in dict.fromkeys(places):
             if tuple(labels.shape) != shape:
                 message = f"must have the shape of the document ids, {shape}"
                 problems.append(Problem("labels", message, "shape", value=tuple(labels.shape)))
-            elif labels.device != segments.device:
-                message = f"must lie where the document ids lie, on {segments.device}"
+            elif labels.device != device:
+                message = f"must lie where the document ids lie, on {device}"
                 problems.append(Problem("labels", message, "device", value=labels.device))
     if problems:
         raise EncodingError(*problems)

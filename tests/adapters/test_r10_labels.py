@@ -159,7 +159,8 @@ def test_eligibility_reaches_the_labels() -> None:
 )
 def test_labels_that_do_not_fit_are_refused(labels: Tensor, shift: str, field: str) -> None:
     with pytest.raises(EncodingError) as caught:
-        mask_labels(labels, torch.tensor([[1, 1, 2]]), cast("LabelShift", shift))
+        ids = torch.tensor([[1, 1, 2]])
+        mask_labels(labels, ids, cast("LabelShift", shift), document_ids=ids.clone())
     assert [problem.field for problem in caught.value.problems] == [field]
 
 

@@ -158,8 +158,8 @@ def test_eligibility_reaches_the_labels() -> None:
     ],
 )
 def test_labels_that_do_not_fit_are_refused(labels: Tensor, shift: str, field: str) -> None:
+    ids = torch.tensor([[1, 1, 2]])
     with pytest.raises(EncodingError) as caught:
-        ids = torch.tensor([[1, 1, 2]])
         mask_labels(labels, ids, cast("LabelShift", shift), document_ids=ids.clone())
     assert [problem.field for problem in caught.value.problems] == [field]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from neatpack.adapters.arguments import require_instance, tensor_problems, used_offsets, wrong_offset
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
-from neatpack.adapters.segments import Segments, read_together, require_ids_form, scan_array
+from neatpack.adapters.segments import INTEGER_DTYPES, Segments, read_together, require_ids_form, scan_array
 from neatpack.contracts.capabilities import PositionPolicy, parse_position_policy
 from neatpack.contracts.encodings import FLAKwargs, TransformerEngineKwargs, VarlenKernelKwargs
 from neatpack.contracts.errors import EncodingError, Problem, ProblemKind
@@ -45,6 +45,7 @@ _DENSE_FAULTS: Final = (
     "is neither 0, which allows attention, nor -inf or about the lowest number of the dtype, which blocks it, at",
     "shows or hides other tokens than the document so far, first at",
 )
+_MASKS: Final = ("padding_mask", "attention_mask")
 _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
 _RESTART_REMEDY: Final = (
     "Leave positions out, or build them of the ids as packed: build_position_ids(document_ids). A model that reads of "
@@ -199,7 +200,7 @@ def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Te
         problems = tensor_problems(value, name)
         if problems or not isinstance(value, Tensor):
             raise EncodingError(*problems)
-        if value.is_floating_point() or value.is_complex():
+        if value.dtype not in INTEGER_DTYPES and not (value.dtype == torch.bool and name in _MASKS):
             raise _error(name, "must hold integers", "dtype", value.dtype)
         if name not in TOKEN_FIELDS and value.dtype not in (torch.int32, torch.int64):
             raise _error(name, "must be int32 or int64", "dtype", value.dtype)
@@ -371,8 +372,10 @@ def _check_metadata(segments: Segments, given: Mapping[str, object], arrays: Arr
     else:
         rows = gathered_rows(segments)
         expected, bounds = rows.packed_token_indices.numpy(), list(rows.cu_seqlens.numpy())
-    if not np.array_equal(np.maximum(indices, -1), expected):
-        raise _error("packed_token_indices", "names other tokens than the ids keep", "disagreement")
+    name, message = "packed_token_indices", "names other tokens than the ids keep"
+    if indices.shape != expected.shape:
+        raise _error(name, message, "shape", indices.shape)
+    _raise_first(name, np.maximum(indices, -1) != expected, indices, message)
     for row, (found, wanted) in enumerate(zip(np.atleast_2d(offsets), bounds, strict=True)):
         used = used_offsets(found)
         if used is None or not np.array_equal(np.unique(used), wanted[wanted >= 0]):
@@ -445,11 +448,12 @@ def _require_all(given: Mapping[str, object], names: tuple[str, ...]) -> None:
 
 
 def _raise_first(name: str, wrong: npt.NDArray[np.bool_], values: Array | None, message: str) -> None:
-    """Raise at the first place that is wrong, if there is one."""
+    """Raise at the first place of rows or of one stream that is wrong, if there is one."""
     if wrong.any():
-        row, position = (int(axis[0]) for axis in np.nonzero(wrong))
-        value = None if values is None else values[row, position].item()
-        raise _error(name, message, "disagreement", value, row, position)
+        place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+        *row, position = place
+        value = None if values is None else values[place].item()
+        raise _error(name, message, "disagreement", value, row[0] if row else None, position)
 
 
 def _error(

@@ -9,7 +9,13 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, require_count, require_flag, require_instance
 from neatpack.adapters.visibility import require_window
-from neatpack.contracts.encodings import GatheredFlat, PhysicalFlat, VarlenKernelKwargs
+from neatpack.contracts.encodings import (
+    GatheredFlat,
+    PhysicalFlat,
+    VarlenKernelKwargs,
+    parse_gathered_flat,
+    parse_physical_flat,
+)
 from neatpack.contracts.errors import EncodingError, Problem
 
 _SIZES_REMEDY: Final = "Give tensor.shape and tensor.stride()."
@@ -22,7 +28,7 @@ def varlen_kernel_kwargs(flat: GatheredFlat[Tensor] | PhysicalFlat[Tensor]) -> V
         flat: offsets of the stream that the kernel is given: of kept tokens after a gather, or of the flattened rows.
 
     Raises:
-        EncodingError: they are neither.
+        EncodingError: they are neither, or not int32 with a Python int beside them.
 
     Example:
         >>> import torch
@@ -32,6 +38,7 @@ def varlen_kernel_kwargs(flat: GatheredFlat[Tensor] | PhysicalFlat[Tensor]) -> V
         (tensor([0, 2, 3], dtype=torch.int32), 2)
     """
     require_instance(flat, (GatheredFlat, PhysicalFlat), "flat", "Call gathered_flat(...) or physical_offsets(...).")
+    (parse_gathered_flat if isinstance(flat, GatheredFlat) else parse_physical_flat)(flat)
     return {
         "cu_seqlens_q": flat.cu_seqlens,
         "cu_seqlens_k": flat.cu_seqlens,

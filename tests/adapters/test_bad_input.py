@@ -91,7 +91,7 @@ from neatpack.adapters import (
 from neatpack.adapters.segments import INTEGER_DTYPES
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.encodings import SegmentIndex
+from neatpack.contracts.encodings import GatheredFlat, PhysicalFlat, SegmentIndex
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError, PlanError
 from tests.adapters.properties import listed
 
@@ -598,6 +598,18 @@ def test_what_is_no_plain_tensor_is_told_by_what_it_is() -> None:
 def test_one_of_two_costs_may_be_nothing() -> None:
     for linear, quadratic in ((0.0, 1.0), (1.0, 0.0)):
         assert AttentionCost(linear, quadratic).of(np.array([3])).tolist() == [3 * linear + 9 * quadratic]
+
+
+@pytest.mark.parametrize("encoding", [GatheredFlat, PhysicalFlat])
+def test_offsets_for_a_kernel_are_what_it_takes(encoding: Any) -> None:
+    offsets = torch.tensor([0, 2], dtype=torch.int32)
+    indices = [torch.tensor([0, 1])] if encoding is GatheredFlat else []
+    assert varlen_kernel_kwargs(encoding(*indices, offsets, 2))["cu_seqlens_q"] is offsets
+    for bad in (offsets.long(), offsets[None], None):
+        with pytest.raises(EncodingError, match="cu_seqlens"):
+            varlen_kernel_kwargs(encoding(*indices, bad, 2))
+    with pytest.raises(EncodingError, match="max_seqlen"):
+        varlen_kernel_kwargs(encoding(*indices, offsets, torch.tensor(2)))
 
 
 def test_offsets_for_a_kernel_have_their_coordinates() -> None:

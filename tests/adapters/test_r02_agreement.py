@@ -212,6 +212,10 @@ def test_joined_documents_are_checked_against_the_attention_ids(batch: TrainingB
         ({"attention_mask": build_block_causal_mask(_IDS).to_sparse()}, "attention_mask", "type"),
         ({"attention_mask": torch.zeros(1, 1, 5, 5, device="meta")}, "attention_mask", "device"),
         ({"position_ids": torch.tensor([[-2, -1, 0, 1, 0]])}, "position_ids", "disagreement"),
+        ({"document_ids": _IDS.bool()}, "document_ids", "dtype"),
+        ({"_packed_seq_ids": _IDS.bool()}, "_packed_seq_ids", "dtype"),
+        ({"seq_idx": _IDS.bool()}, "seq_idx", "dtype"),
+        ({"padding_mask": _IDS == 0}, None, ""),
         ({"position_ids": torch.tensor([[0, 1, 0, 1, -1]])}, None, ""),
         ({"position_ids": torch.tensor([[[-2, -1, 0, 1, 0]]])}, None, ""),
     ],
@@ -226,7 +230,7 @@ def test_one_entry_beside_the_ids(entries: Mapping[str, object], field: str | No
     assert (problem.field, problem.kind) == (field, kind)
     if kind in ("dtype", "shape", "type", "missing"):
         assert (problem.row, problem.position) == (None, None)
-    assert (problem.value is None) == (kind == "missing" or field == "packed_token_indices")
+    assert (problem.value is None) == (kind == "missing")
 
 
 @pytest.mark.parametrize(
@@ -269,6 +273,29 @@ def test_lengths_of_a_document_stand_in_one_column(real: list[list[int]], padded
         check_agreement(_IDS, {name: torch.tensor(lengths)})
     with pytest.raises(EncodingError, match=r"seq_lens_padded\[row 0\] = .*column"):
         check_agreement(_IDS, {"seq_lens": torch.tensor(real), "seq_lens_padded": torch.tensor(padded)})
+
+
+@pytest.mark.parametrize(
+    ("indices", "offsets", "row", "position", "value"),
+    [
+        ([[0, 1, 3, 2, -1]], [[0, 2, 4]], 0, 2, 3),
+        ([[0, 1, 2, 3, 4]], [[0, 2, 4]], 0, 4, 4),
+        ([0, 1, 2, 4], [0, 2, 4], None, 3, 4),
+        ([0, 1, 2], [0, 2, 3], None, None, (3,)),
+    ],
+)
+def test_the_index_that_is_wrong_is_named(
+    indices: Any, offsets: Any, row: int | None, position: int | None, value: object
+) -> None:
+    with pytest.raises(EncodingError) as caught:
+        check_agreement(_IDS, {"packed_token_indices": torch.tensor(indices), "cu_seqlens": torch.tensor(offsets)})
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.row, problem.position, problem.value) == (
+        "packed_token_indices",
+        row,
+        position,
+        value,
+    )
 
 
 @pytest.mark.parametrize("offsets", [[0, 4, 2], [0, -1, 2, 4], [2, 0, 4]])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_instance, tensor_problems
+from neatpack.adapters.arguments import INT64_MAX, require_instance, tensor_problems
 from neatpack.adapters.row_plans import RowPlan
 from neatpack.adapters.segments import INTEGER_DTYPES, Integers, Segments, as_segments, read_on_host
 from neatpack.contracts.errors import BatchError, PlanError, Problem
@@ -145,6 +145,9 @@ def _per_document(segments: Segments, given: Tensor, name: str) -> Integers:
         found = (given.dtype, tuple(given.shape))
         raise BatchError(problem(f"must be integers [{segments.batch}, documents]", "shape", value=found))
     numbers = read_on_host(given)
+    most = int(numbers.max(initial=0))
+    if most > INT64_MAX:
+        raise BatchError(Problem(name, "must be within int64", "value", value=most, remedy="Count from 0."))
     used = numbers >= 0
     wrong = np.flatnonzero(used.sum(axis=1) != segments.documents.counts)
     if wrong.size:

@@ -333,6 +333,16 @@ def test_one_number_is_no_list(field: str, call: Callable[[Any], object], bad: o
     assert caught.value.problems[0].field == field
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+@pytest.mark.parametrize("plan", [None, _PLAN])
+def test_a_key_past_int64_does_not_become_another(number: int, plan: RowPlan | None) -> None:
+    ids, given = torch.tensor([[1, 1, 2, 0]]), torch.tensor([[0, number]], dtype=torch.uint64)
+    with pytest.raises(PackingError, match=r"document_keys = .* within int64"):
+        unpack(ids, ids, given, plan=plan)
+    with pytest.raises(PackingError, match=r"document_starts = .* within int64"):
+        unpack(ids, ids, torch.tensor([[0, 0]]), given, plan=plan)
+
+
 _COUNTS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("start", lambda bad: build_position_ids(_IDS, bad)),
     ("start", lambda bad: static_position_ids(_IDS, StaticBounds(2, 3, 3), bad)),

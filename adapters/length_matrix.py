@@ -13,7 +13,7 @@ from neatpack.contracts.errors import EncodingError, Problem
 
 
 def length_matrix(document_ids: Tensor | Segments) -> LengthMatrix[Tensor]:
-    """Give the tokens of each document of each row; what the row has beyond them is padding.
+    """Give the tokens of each document of each row; what the row has beyond them is padding. OLMo-core's `doc_lens`.
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, which ends each row, without holes.

@@ -36,6 +36,8 @@ _CPU: Final = torch.device("cpu")
 def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unused") -> SegmentIndex[Tensor]:
     """Number the segments of each row 0, 1, ..., as causal convolutions and state-space kernels take them.
 
+    It is the `seq_idx` of `causal_conv1d_fn`, `mamba_chunk_scan_combined` and `Mamba2.forward`.
+
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
         padding: "unused" marks padding with -1; "numbered" counts each run of padding as a segment, for kernels

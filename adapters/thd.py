@@ -51,7 +51,8 @@ def thd_lengths(document_ids: Tensor | Segments) -> THDLengths[Tensor]:
     """Give the tokens of each document of each row, and its places with the padding that follows it.
 
     The padding after the last document of a row is counted with it, so that padded lengths cover the row. A row
-    of nothing but padding has no document, and counts as padding throughout.
+    of nothing but padding has no document, and counts as padding throughout. Names and fill are those of NeMo
+    AutoModel's THD batches.
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, which follows a document; without holes.

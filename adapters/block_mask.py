@@ -25,7 +25,7 @@ MaskFunction: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Of batch, head, query and key index, whether the query sees the key."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VisibleBlocks:
     """Which key blocks the queries of each query block see, in closed form. All arrays are `[batch, blocks]`.
 

@@ -33,7 +33,7 @@ THD_OFFSETS: Final = (
 _TOKENS: Final = ("input_ids", "inputs_embeds")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedCall:
     """One forward call of a bound model, from which a consumer derives what its attention needs.
 

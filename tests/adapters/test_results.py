@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
-from dataclasses import fields
+import pkgutil
+from dataclasses import fields, is_dataclass
+from types import ModuleType
 from typing import Any, Final, cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from neatpack import adapters, contracts
 from neatpack.adapters import (
     build_position_ids,
     document_rows,
@@ -26,6 +30,7 @@ from neatpack.adapters import (
     thd_flat,
     thd_lengths,
 )
+from neatpack.contracts.encodings import GatheredRows
 
 _IDS: Final = torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]])
 
@@ -50,6 +55,21 @@ _MAKE: Final[list[Any]] = [
     thd_flat,
     thd_lengths,
 ]
+
+
+def _classes(package: ModuleType) -> list[type]:
+    """Give the dataclasses that the modules of a package define."""
+    names = [module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+    entries = [entry for name in names for entry in vars(importlib.import_module(name)).values()]
+    return [entry for entry in entries if isinstance(entry, type) and is_dataclass(entry) and entry.__module__ in names]
+
+
+def test_no_class_compares_its_tensors() -> None:
+    """`==` of two tensors is a tensor, which is neither true nor false."""
+    classes = [*_classes(contracts), *_classes(adapters)]
+    held = [each for each in classes if any("Tensor" in str(field.type) for field in fields(each))]
+    assert GatheredRows in held
+    assert [each for each in held if "__eq__" in vars(each)] == []
 
 
 @pytest.mark.parametrize("make", _MAKE)

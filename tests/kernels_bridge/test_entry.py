@@ -14,8 +14,9 @@ from neatpack.adapters import (
     build_position_ids,
     flash_varlen_kwargs,
 )
-from neatpack.contracts import CapabilitiesError, DocumentIdsError, EncodingError, PackingError
+from neatpack.contracts import CapabilitiesError, DocumentIdsError, EncodingError, PackingCapabilities, PackingError
 from neatpack.kernels_bridge import configure_packing, get_binding, get_packing_capabilities
+from neatpack.kernels_bridge.entry import read_call
 from tests.kernels_bridge.packed import IDS, TOKENS, alone, documents, logits, tiny
 from tests.kernels_bridge.toys import BATCH, Ids
 from tests.kernels_bridge.toys import TOKENS as TOY_TOKENS
@@ -207,3 +208,10 @@ def test_one_scan_per_forward(model: nn.Module, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(module, "scan_array", count)
     logits(model, TOKENS, _packed_seq_ids=IDS, position_ids=positions)
     assert len(scans) == 1
+
+
+def test_a_call_is_equal_to_itself_alone() -> None:
+    given = {"input_ids": TOKENS, "_packed_seq_ids": IDS}
+    one, other = (read_call(nn.Identity(), (), given, PackingCapabilities("document_ids")) for _ in range(2))
+    assert one == one
+    assert one != other

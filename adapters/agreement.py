@@ -41,10 +41,7 @@ _KERNEL_FIELDS: Final = frozenset(
 """Arguments of kernels, whose names do not tell which places they count: they cannot be compared."""
 
 _DENSE_DTYPES: Final = (torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_DENSE_FAULTS: Final = (
-    "is neither 0, which allows attention, nor -inf or about the lowest number of the dtype, which blocks it, at",
-    "shows or hides other tokens than the document so far, first at",
-)
+_UNCLEAR: Final = "is neither 0, which allows, nor -inf or about the dtype's lowest number, which blocks"
 _MASKS: Final = ("padding_mask", "attention_mask")
 _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
 _RESTART_REMEDY: Final = (
@@ -309,15 +306,16 @@ def _check_dense_mask(segments: Segments, ids: Array, mask: Tensor) -> None:
     _require_dense_form(segments, mask)
     additive = mask.is_floating_point()
     seen, hidden = (mask == 0, mask <= torch.finfo(mask.dtype).min / 2) if additive else (mask, ~mask)
-    unclear, differs = ~(seen | hidden), torch.where(build_block_causal_mask(segments), hidden, seen)
-    of_queries = torch.stack([unclear, differs]).any(-1).squeeze(2).cpu().numpy()
-    of_queries[1] &= ids != 0
-    for queries, places, message in zip(of_queries, (unclear, differs), _DENSE_FAULTS, strict=True):
-        if queries.any():
-            row, position = (int(axis[0]) for axis in np.nonzero(queries))
-            key = int(places[row, 0, position].int().argmax())
-            value = mask[row, 0, position, key].item()
-            raise _error("attention_mask", f"{message} key {key}", "disagreement", value, row, position)
+    unclear = ~(seen | hidden)
+    kept = segments.tensor(ids != 0)[:, None, :, None]
+    wrong = ((seen != build_block_causal_mask(segments)) & kept) | unclear
+    queries = wrong.any(-1).squeeze(1).cpu().numpy()
+    if queries.any():
+        row, position = (int(axis[0]) for axis in np.nonzero(queries))
+        key = int(wrong[row, 0, position].int().argmax())
+        message = _UNCLEAR if unclear[row, 0, position, key] else "shows or hides other tokens than the document so far"
+        value = mask[row, 0, position, key].item()
+        raise _error("attention_mask", f"{message}, first at key {key}", "disagreement", value, row, position)
 
 
 def _require_dense_form(segments: Segments, mask: Tensor) -> None:

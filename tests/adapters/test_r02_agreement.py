@@ -336,7 +336,7 @@ def test_an_additive_mask_holds_what_allows_or_blocks_and_nothing_else(
     check_agreement(_IDS, {"attention_mask": mask})
     row, position, key = place
     mask[row, 0, position, key] = value
-    with pytest.raises(EncodingError, match=f"is neither 0.* at key {key}") as caught:
+    with pytest.raises(EncodingError, match=f"is neither 0.* first at key {key}") as caught:
         check_agreement(_IDS, {"attention_mask": mask})
     problem = caught.value.problems[0]
     assert (problem.row, problem.position, str(problem.value)) == (

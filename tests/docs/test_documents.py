@@ -40,8 +40,11 @@ KNOWN_WORDS = {
 }
 """What the documents name beside public names: paths, kinds, mask types, consumers, ways to plan rows, model types."""
 
-OTHERS = {"chunk_gated_delta_rule", "flash_attn_varlen_func", "mamba_chunk_scan_combined"} | {
+OTHERS = {
+    "chunk_gated_delta_rule",
     "doc_lens",
+    "flash_attn_varlen_func",
+    "mamba_chunk_scan_combined",
     "pad_to_multiple_of",
     "return_position_ids",
     "sequence_id",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import get_args
 
+import pytest
 import torch
 
-from neatpack import TrainingBatch, adapters, axes_table
+from neatpack import PackingError, TrainingBatch, adapters, axes_table
 from neatpack.contracts.kernels import CONSUMER_NAMES
 from neatpack.kernels_bridge.audit.paths import PATHS
 from neatpack.kernels_bridge.audit.report import VERDICTS, Kind, Pattern, Trial
@@ -53,6 +54,18 @@ def test_encodings_called_offsets() -> None:
     rows = table("docs/encodings.md", "counts")
     ids = torch.tensor([[1, 1, 0]])
     assert [type(getattr(adapters, row[2])(ids)).__name__ for row in rows] == [row[3] for row in rows]
+
+
+def test_rules_of_a_status() -> None:
+    rows = table("docs/static.md", "number")
+    assert [(int(row[0]), row[1]) for row in rows] == [(rule.value, rule.name) for rule in adapters.StaticRule]
+
+
+def test_errors_of_a_status() -> None:
+    for number, _, _, error in table("docs/static.md", "number")[1:]:
+        with pytest.raises(PackingError) as caught:
+            adapters.raise_if_invalid(torch.tensor([int(number), 0, 0, 0], dtype=torch.int32))
+        assert type(caught.value).__name__ == error
 
 
 def test_fields_of_a_batch() -> None:

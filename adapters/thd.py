@@ -266,7 +266,8 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
         bool `[total_tokens]`.
 
     Raises:
-        EncodingError: a document has more tokens than its slot, or the slots go beyond `total_tokens`.
+        EncodingError: offsets do not start at 0, a document has more tokens than its slot, or the slots go beyond
+            `total_tokens`.
 
     Example:
         >>> real_places(thd_flat(torch.tensor([[1, 1, 1, 0, 2, 2]]))).int().tolist()
@@ -275,6 +276,7 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     _require_flat(flat)
     require_readable(cu_seqlens=flat.cu_seqlens, cu_seqlens_padded=flat.cu_seqlens_padded)
     offsets, slots = (array.astype(np.int64) for array in read_together(flat.cu_seqlens, flat.cu_seqlens_padded))
+    _require_starts(cu_seqlens=offsets, cu_seqlens_padded=slots)
     real, padded = np.diff(offsets), np.diff(slots)
     remedy = "Give the places of the stream, or None for flat.total_tokens."
     total = flat.total_tokens if total_tokens is None else require_count(total_tokens, "total_tokens", remedy)
@@ -425,6 +427,14 @@ def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
     offsets = np.zeros(lengths.size + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _require_starts(**offsets: Integers) -> None:
+    for field, values in offsets.items():
+        if values[:1].tolist() != [0]:
+            remedy = "Give offsets as thd_flat does, from 0 on."
+            value = values[0] if values.size else None
+            raise EncodingError(Problem(field, "must start at 0", "value", position=0, value=value, remedy=remedy))
 
 
 def _require_flat(flat: object) -> None:

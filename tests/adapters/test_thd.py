@@ -141,6 +141,15 @@ def test_a_stream_may_be_longer_than_its_slots() -> None:
         real_places(replace(flat, cu_seqlens_padded=torch.tensor([0, 2, 12], dtype=torch.int32)))
 
 
+@pytest.mark.parametrize("field", ["cu_seqlens", "cu_seqlens_padded"])
+@pytest.mark.parametrize("offsets", [[1, 3], [-1, 2], []])
+def test_places_of_a_stream_are_counted_from_its_start(field: str, offsets: list[int]) -> None:
+    right = thd_flat(torch.tensor([[1, 1, 0]]))
+    wrong: Any = {field: torch.tensor(offsets, dtype=torch.int32)}
+    with pytest.raises(EncodingError, match=field):
+        real_places(replace(right, **wrong))
+
+
 def problem_of(real: list[list[int]], padded: list[list[int]], sequence: int = 8) -> Problem:
     lengths = THDLengths(torch.tensor(real), torch.tensor(padded))
     with pytest.raises(EncodingError) as caught:

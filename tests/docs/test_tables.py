@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import get_args
 
 import pytest
 import torch
 
-from neatpack import PackingError, TrainingBatch, adapters, axes_table
+from neatpack import PackingError, TrainingBatch, adapters, axes_table, contracts
 from neatpack.contracts.kernels import CONSUMER_NAMES
 from neatpack.kernels_bridge.audit.paths import PATHS
 from neatpack.kernels_bridge.audit.report import VERDICTS, Kind, Pattern, Trial
@@ -54,6 +55,27 @@ def test_encodings_called_offsets() -> None:
     rows = table("docs/encodings.md", "counts")
     ids = torch.tensor([[1, 1, 0]])
     assert [type(getattr(adapters, row[2])(ids)).__name__ for row in rows] == [row[3] for row in rows]
+
+
+def quoted(cell: str) -> tuple[str, ...]:
+    return tuple(re.findall(r'"(\w+)"', cell))
+
+
+def test_choices_of_plans() -> None:
+    rows = table("docs/packing.md", "choice")
+    assert [quoted(words) for _, words, _ in rows] == [getattr(adapters, names) for _, _, names in rows]
+
+
+def test_words_of_the_core() -> None:
+    rows = [row for row in table("docs/core.md", "values") if quoted(row[0])]
+    assert [quoted(words) for words, _, _ in rows] == [getattr(contracts, names) for _, _, names in rows]
+    assert len(rows) == 4
+
+
+def test_errors_of_the_core() -> None:
+    leaves = [each for each in vars(contracts).values() if inspect.isclass(each) and issubclass(each, PackingError)]
+    named = {row[0]: row[1] for row in table("docs/core.md", "error")}
+    assert named == {each.__name__: each.__mro__[2].__name__ for each in leaves if each is not PackingError}
 
 
 def test_rules_of_a_status() -> None:

@@ -151,17 +151,18 @@ class RowStream:
                 of the caller's own number for the document and its tokens.
 
         Raises:
-            PlanError: `lengths` is no iterable; or where it is drawn, a length is no positive int, a key none that is 0
-                or above, or a document is longer than a row and to be refused. That document is left out, and all
-                else stays as it was: give the documents behind it, and the stream goes on.
+            PlanError: `lengths` is no iterable, or a mapping; or where it is drawn, a length is no positive int, a key
+                none that is 0 or above, or a document is longer than a row and to be refused. That document is left
+                out, and all else stays as it was: give the documents behind it, and the stream goes on.
         """
+        remedy = "Give the lengths, one after another; of a mapping its items()."
+        problem = Problem("lengths", "are no lengths one by one", "type", value=type(lengths).__name__, remedy=remedy)
+        if isinstance(lengths, Mapping):  # It would give its keys alone.
+            raise PlanError(problem)
         try:
-            items = iter(lengths)
+            return self._rows(iter(lengths))
         except TypeError as error:
-            remedy = "Give the lengths, one after another."
-            problem = Problem("lengths", "cannot be iterated over", "type", value=type(lengths).__name__, remedy=remedy)
             raise PlanError(problem) from error
-        return self._rows(items)
 
     def state(self) -> RowStreamState:
         """Give what the stream holds as plain data that JSON can hold; `from_state` goes on with it.

@@ -326,8 +326,8 @@ _LISTS: Final[list[tuple[str, Callable[[Any], object]]]] = [
 
 
 @pytest.mark.parametrize(("field", "call"), _LISTS)
-@pytest.mark.parametrize("bad", [3, np.array(3)])
-def test_one_number_is_no_list(field: str, call: Callable[[Any], object], bad: object) -> None:
+@pytest.mark.parametrize("bad", [3, np.array(3), {0: 1}])
+def test_a_number_or_a_mapping_is_no_list(field: str, call: Callable[[Any], object], bad: object) -> None:
     with pytest.raises(PackingError) as caught:
         call(bad)
     assert caught.value.problems[0].field == field

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from neatpack.adapters import (
     PACKING_METHODS,
@@ -610,10 +611,9 @@ def test_one_of_two_costs_may_be_nothing() -> None:
         assert AttentionCost(linear, quadratic).of(np.array([3])).tolist() == [3 * linear + 9 * quadratic]
 
 
-@pytest.mark.parametrize("encoding", [GatheredFlat, PhysicalFlat])
-def test_offsets_for_a_kernel_are_what_it_takes(encoding: Any) -> None:
+@pytest.mark.parametrize(("encoding", "indices"), [(GatheredFlat, [torch.tensor([0, 1])]), (PhysicalFlat, [])])
+def test_offsets_for_a_kernel_are_what_it_takes(encoding: Any, indices: list[Tensor]) -> None:
     offsets = torch.tensor([0, 2], dtype=torch.int32)
-    indices = [torch.tensor([0, 1])] if encoding is GatheredFlat else []
     assert varlen_kernel_kwargs(encoding(*indices, offsets, 2))["cu_seqlens_q"] is offsets
     for bad in (offsets.long(), offsets[None], None):
         with pytest.raises(EncodingError, match="cu_seqlens"):

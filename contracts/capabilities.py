@@ -251,10 +251,10 @@ def validate_packed_sequence_contract(value: object) -> list[Problem]:
         problems.append(Problem(spellings[0], "missing", "missing", remedy=remedy))
     for name in (*present, "return_document_ids", "uses_native_fa4"):
         problems += flag_problems(name, getattr(value, name, False))
-    if len({getattr(value, name) for name in present}) > 1:
-        message = f"contradicts {present[1]}, its older name"
-        found, remedy = getattr(value, present[0]), "Declare one of the two, or both alike."
-        problems.append(Problem(present[0], message, "disagreement", value=found, remedy=remedy))
+    told = [flag for name in present if isinstance(flag := getattr(value, name), bool)]
+    if len(set(told)) > 1:
+        message, remedy = f"contradicts {present[1]}, its older name", "Declare one of the two, or both alike."
+        problems.append(Problem(present[0], message, "disagreement", value=told[0], remedy=remedy))
     problems += validate_position_policy(getattr(value, "position_policy", "document"))
     return problems + _length_problems(getattr(value, "max_sequence_length", None))
 

@@ -118,6 +118,19 @@ def test_either_generation_reads_as_the_same_needs(needs: PackingCapabilities) -
     )
 
 
+@pytest.mark.parametrize("flag", [[], {}, None, 1, "no"])
+def test_a_flag_under_either_name_is_a_bool(flag: object) -> None:
+    for newer, older in ((flag, False), (True, flag), (flag, flag)):
+        contract = SimpleNamespace(
+            packed_mask_type="document_ids",
+            return_packed_sequence_metadata=newer,
+            requires_packed_sequence_metadata=older,
+        )
+        problems = core.validate_packed_sequence_contract(contract)
+        assert {problem.message for problem in problems} == {"must be a bool"}
+        assert len(problems) == 1 + (newer is older)
+
+
 def test_a_contract_that_contradicts_its_older_name_is_refused() -> None:
     contract = SimpleNamespace(
         packed_mask_type="document_ids", return_packed_sequence_metadata=True, requires_packed_sequence_metadata=False

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import IDS
+from neatpack.adapters.agreement import IDS, scan_agreeing
 from neatpack.adapters.arguments import (
     INT32_MAX,
     is_choice,
@@ -30,10 +30,9 @@ from neatpack.adapters.segments import (
     Segments,
     as_segments,
     read_together,
-    require_ids_form,
-    scan_array,
     to_tensor,
 )
+from neatpack.adapters.training_batch import require_structure
 from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, TrainingBatch
 from neatpack.contracts.encodings import (
     PackedSeqParamsKwargs,
@@ -352,9 +351,10 @@ def convert_batch_output(
         -1000 where unused, and `qkv_format`.
 
     Raises:
-        BatchError: no such format, a batch without ids or whose entries cannot be replaced, or `padded_documents` that
-            is no bool.
+        BatchError: no such format, a batch without ids, with misshapen entries or whose entries cannot be replaced, or
+            `padded_documents` that is no bool.
         DocumentIdsError: the ids are malformed, have a hole, padding elsewhere, or a row without any token.
+        EncodingError: other ids or the padding mask of the batch contradict them.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2, 0]])
@@ -389,28 +389,22 @@ def convert_batch_output(
 def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
     """Scan the ids that attention goes by, and refuse tokens of a document that policy took out."""
     given = cast("dict[str, object]", batch)
-    present = [name for name in IDS if given.get(name) is not None]
-    fields = present[:1] + [name for name in present[1:] if name == "document_ids"]
-    if not fields:
+    field = next((name for name in IDS if given.get(name) is not None), None)
+    if field is None:
         remedy = "Run adapt_model_inputs first."
         raise BatchError(Problem("attention_document_ids", "the batch has no ids", "missing", remedy=remedy))
-    for name in fields:
-        require_ids_form(given[name], name)
-    tensors = [cast("Tensor", given[name]) for name in fields]
-    if len({(tensor.shape, tensor.device) for tensor in tensors}) > 1:
-        message = f"must have the shape and device of {fields[0]}, {tuple(tensors[0].shape)} on {tensors[0].device}"
-        value = (tuple(tensors[1].shape), tensors[1].device)
-        remedy = "Derive both from the same rows, as adapt_model_inputs does."
-        raise BatchError(Problem(fields[1], message, "shape", value=value, remedy=remedy))
-    ids, *structural = read_together(*tensors)
-    segments = scan_array(ids, tensors[0].device, fields[0])
-    taken_out = (ids == 0) & (structural[0] != 0) if structural else np.zeros(ids.shape, np.bool_)
-    if taken_out.any():
-        row, position = (int(axis[0]) for axis in np.nonzero(taken_out))
+    require_structure(batch)
+    compared = {name: given.get(name) for name in (*IDS, "padding_mask")}
+    ids = cast("Tensor", given[field])
+    scanned = scan_agreeing(ids, compared, field=field, position_policy="sequence")
+    kept, packed = (np.repeat(each.ids != 0, each.lengths) for each in (scanned.attention, scanned.structural))
+    taken_out = np.flatnonzero(packed & ~kept)
+    if taken_out.size:
+        row, position = divmod(int(taken_out[0]), scanned.attention.sequence)
         message = "a hole: policy took out a token of a document, which lengths cannot express"
         remedy = "Use NEAT metadata, which leaves holes out."
-        raise DocumentIdsError(Problem(fields[0], message, "unsupported", row, position, 0, remedy))
-    return segments, fields[0]
+        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
+    return scanned.attention, field
 
 
 def _flat(real: Integers, padded: Integers, device: torch.device) -> THDFlat[Tensor]:

@@ -28,7 +28,7 @@ from neatpack.adapters.thd import (
 )
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.encodings import THDFlat, THDLengths, validate_thd_flat, validate_thd_lengths
-from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, Problem
+from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, PackingError, Problem
 from tests.adapters import oracle_thd
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import DTYPES, Rows, rows_of_ids, tensor
@@ -225,17 +225,19 @@ def test_padding_between_documents_only_where_it_was_asked_for() -> None:
         (training_batch([[1, 2, 1]]), DocumentIdsError, "document_ids", 0),
         (training_batch([[1, 1, 1]], attention_document_ids=tensor([[1, 0, 1]])), DocumentIdsError, None, 0),
         (training_batch([[1, 1]], attention_document_ids=tensor([[1, 0]])), DocumentIdsError, None, 0),
-        (training_batch([[1, 1]], attention_document_ids=tensor([[1]])), BatchError, "document_ids", None),
+        (training_batch([[1, 1]], attention_document_ids=tensor([[1]])), BatchError, None, None),
+        (training_batch([[1, 1]], attention_document_ids=tensor([[1, 2]])), EncodingError, "document_ids", 0),
+        (training_batch([[1, 1]], _packed_seq_ids=tensor([[1, 2]])), EncodingError, "document_ids", 0),
+        (training_batch([[1, 0]], padding_mask=tensor([[1, 1]]) == 0), EncodingError, "padding_mask", 0),
         (training_batch([[1]], document_ids=None), BatchError, "attention_document_ids", None),
     ],
 )
 def test_batches_that_thd_cannot_tell_are_refused_unchanged(
-    batch: TrainingBatch[Tensor], error: type[Exception], field: str | None, row: int | None
+    batch: TrainingBatch[Tensor], error: type[PackingError], field: str | None, row: int | None
 ) -> None:
     before = dict(batch)
     with pytest.raises(error) as caught:
         convert_batch_output(batch, "thd")
-    assert isinstance(caught.value, (DocumentIdsError, BatchError))
     assert (caught.value.problems[0].field, caught.value.problems[0].row) == (field or "attention_document_ids", row)
     assert dict(batch) == before
 

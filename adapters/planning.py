@@ -92,7 +92,7 @@ def plan_rows(
         rows = _place(pieces.stops - pieces.starts, capacity, most, method)
     order = radix_order(rows, rows.size)
     bounds = np.append(0, np.cumsum(np.bincount(rows)))
-    dropped = tuple(Piece(int(document), int(kept[document]), int(counts[document])) for document in long)
+    dropped = tuple(map(Piece, long.tolist(), kept[long].tolist(), counts[long].tolist()))
     documents, starts, stops = (array[order] for array in pieces)
     return RowPlan(capacity, counts, documents, starts, stops, bounds, dropped)
 
@@ -151,23 +151,27 @@ def _place(lengths: Integers, capacity: int, most: int, method: PackingMethod) -
 def _wrap(lengths: Integers, capacity: int, most: int) -> tuple[_Pieces, Integers]:
     """Cut the stream of all tokens where a document ends and where a row does; give the row of each piece as well."""
     ends = np.cumsum(lengths)
-    row_ends = _row_ends(ends.tolist(), capacity, most)
-    cuts = np.union1d(ends, row_ends)
+    row_ends = _row_ends(ends, capacity, most)
+    cuts = np.sort(np.concatenate([ends, row_ends]), kind="stable")
+    cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]
     opens = np.append(0, cuts[:-1])
     documents = np.searchsorted(ends, opens, side="right")
     before = (ends - lengths)[documents]
     return _Pieces(documents, opens - before, cuts - before), np.searchsorted(row_ends, opens, side="right")
 
 
-def _row_ends(ends: list[int], capacity: int, most: int) -> list[int]:
+def _row_ends(ends: Integers, capacity: int, most: int) -> Integers:
     """Find how many tokens of the stream the rows up to each hold: a row is full, or holds `most` pieces."""
+    if most >= ends.size:
+        return np.append(np.arange(capacity, ends[-1], capacity), ends[-1])
+    listed: list[int] = ends.tolist()
     found: list[int] = []
     end = 0
-    while end < ends[-1]:
-        last = min(bisect_right(ends, end) + most, len(ends)) - 1
-        end = min(end + capacity, ends[last])
+    while end < listed[-1]:
+        last = min(bisect_right(listed, end) + most, len(listed)) - 1
+        end = min(end + capacity, listed[last])
         found.append(end)
-    return found
+    return np.array(found, np.int64)
 
 
 def _length_array(lengths: Sequence[int]) -> Integers:

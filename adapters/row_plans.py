@@ -313,7 +313,7 @@ def _cover_problems(plan: RowPlan) -> list[Problem]:
     known = (documents >= 0) & (documents < plan.lengths.size)
     right = known & (starts == np.where(opens, 0, np.append(0, stops[:-1])[: stops.size])) & (stops > starts)
     right[known & closes] &= stops[known & closes] == plan.lengths[documents[known & closes]]
-    missing = np.setdiff1d(np.arange(plan.lengths.size), documents)
+    (missing,) = (np.bincount(documents[known], minlength=plan.lengths.size) == 0).nonzero()
     return _lost(np.unique(np.append(documents[~right], missing)))
 
 

@@ -163,7 +163,7 @@ def _wrap(lengths: Integers, capacity: int, most: int) -> tuple[_Pieces, Integer
 def _row_ends(ends: Integers, capacity: int, most: int) -> Integers:
     """Find how many tokens of the stream the rows up to each hold: a row is full, or holds `most` pieces."""
     if most >= ends.size:
-        return np.append(np.arange(capacity, ends[-1], capacity), ends[-1])
+        return np.append(np.arange(capacity, int(ends[-1]), capacity), ends[-1])
     listed: list[int] = ends.tolist()
     found: list[int] = []
     end = 0

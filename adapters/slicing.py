@@ -109,7 +109,8 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
         the entries, so that it holds for every batch of a loader.
 
     Raises:
-        BatchError: an entry's rows are not known, or it counts over all rows and does not survive a cut.
+        BatchError: an entry's rows are not known, it counts over all rows and does not survive a cut, or it is a list
+            or an array of numpy's: a schedule cuts tensors alone.
 
     Example:
         >>> import torch
@@ -129,6 +130,11 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
         message = "counts over all rows of the batch, and does not survive a cut"
         remedy = "Yield the batch without flat=True: a bound model derives it after the cut. Or call split_rows(...)."
         raise BatchError(*(Problem(name, message, "unsupported", remedy=remedy) for name in flat))
+    listed = [name for name, value in entries(batch).items() if _is_listed(value)]
+    if listed:
+        message = "is no tensor, and a schedule cuts nothing else"
+        remedy = "Make a tensor of it, or take it out of the batch."
+        raise BatchError(*(Problem(name, message, "unsupported", remedy=remedy) for name in listed))
     return {
         name: _row_axis(name, value, rows) if isinstance(value, Tensor) else None
         for name, value in entries(batch).items()
@@ -210,20 +216,26 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
     return segments.tensor(_places(segments, rank, ranks, layout))
 
 
-def _cut(name: str, entry: object, sizes: list[int]) -> Sequence[object]:
+def _cut(name: str, value: object, sizes: list[int]) -> Sequence[object]:
     """Cut an entry into parts of so many rows; what has no rows goes to each part."""
-    rows, value = sum(sizes), entry
+    rows = sum(sizes)
     if isinstance(value, Tensor):
         return value.tensor_split(len(sizes), _row_axis(name, value, rows))
     if value is not None and name in _RULES and _RULES[name].axes:
         raise BatchError(*tensor_problems(value, name))
-    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-    if not is_list and not (isinstance(value, np.ndarray) and value.ndim):
-        return [entry] * len(sizes)
+    if not _is_listed(value):
+        return [value] * len(sizes)
     per_row = cast("Sequence[object]", value)
     if len(per_row) != rows:
         raise BatchError(_no_rows(name, len(per_row), rows))
     return [per_row[stop - size : stop] for stop, size in zip(accumulate(sizes), sizes, strict=True)]
+
+
+def _is_listed(value: object) -> bool:
+    """Tell whether an entry that is no tensor has entries of its own, one for each row if at all."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def _row_axis(name: str, value: Tensor, rows: int) -> int:

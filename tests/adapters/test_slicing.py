@@ -78,6 +78,9 @@ def test_what_does_not_survive_a_cut_has_no_dimension() -> None:
     assert [problem.field for problem in caught.value.problems] == list(FLASH_FIELDS)
     with pytest.raises(BatchError, match="no dimension of 1 rows"):
         pipeline_chunk_dims(training_batch([[1, 1, 2]], images=torch.zeros(5, 3)))
+    for names in (["name"], ("name",), np.array(["name"])):
+        with pytest.raises(BatchError, match="names: is no tensor"):
+            pipeline_chunk_dims(training_batch([[1, 1, 2]], names=names))
 
 
 @given(rows_of_ids(), st.data())

@@ -49,7 +49,10 @@ class AttentionCost:
                 raise PlanError(Problem(name, message, "value", value=value, remedy=remedy))
             object.__setattr__(self, name, number)
         if self.linear == self.quadratic == 0:
-            raise PlanError(Problem("linear", "and quadratic are both 0: nothing costs anything", "value"))
+            remedy = "Give one of the two a cost."
+            raise PlanError(
+                Problem("linear", "and quadratic are both 0: nothing costs anything", "value", remedy=remedy)
+            )
 
     @classmethod
     def of_model(cls, parameters: int, layers: int, width: int) -> AttentionCost:
@@ -86,7 +89,8 @@ class AttentionCost:
         integral = lengths.dtype.kind in "iu"
         if not integral or lengths.min(initial=0) < 0:
             found = lengths.min() if integral else lengths.dtype
-            raise PlanError(Problem("lengths", "must be integers, 0 or above", "value", value=found))
+            remedy = "Give the tokens of each row."
+            raise PlanError(Problem("lengths", "must be integers, 0 or above", "value", value=found, remedy=remedy))
         tokens = lengths.astype(np.float64)
         return self.linear * tokens + self.quadratic * tokens * tokens
 

@@ -175,7 +175,8 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
         for place, row in enumerate(cast("Sequence[object]", rows)):
             if not is_integer(row) or not PADDING_ROW <= cast("int", row) < len(plan):
                 message = f"must be a row of the plan, below {len(plan)}, or {PADDING_ROW} for padding alone"
-                raise PlanError(Problem("rows", message, "value", place, value=row))
+                remedy = "Give indices of rows of the plan."
+                raise PlanError(Problem("rows", message, "value", place, value=row, remedy=remedy))
         numbers = np.array([int(row) for row in rows], np.int64)
     places = numbers.size * plan.capacity
     if not 0 < places <= INT32_MAX:
@@ -191,23 +192,35 @@ def _document_problems(documents: Mapping[int, object], lengths: Mapping[int, in
     for index, document in documents.items():
         if not isinstance(document, Tensor):
             found = type(document).__name__
-            problems.append(Problem("documents", "must be a torch.Tensor", "type", value=found, document=index))
+            remedy = "Convert it: torch.tensor(...)."
+            problems.append(
+                Problem("documents", "must be a torch.Tensor", "type", value=found, document=index, remedy=remedy)
+            )
         elif document.dtype not in INTEGER_DTYPES or document.layout is not torch.strided or document.ndim != 1:
             value = (document.dtype, document.layout, tuple(document.shape))
+            remedy = "Give the token ids of one document each."
             problems.append(
-                Problem("documents", "must be dense integers [tokens]", "shape", value=value, document=index)
+                Problem(
+                    "documents", "must be dense integers [tokens]", "shape", value=value, document=index, remedy=remedy
+                )
             )
         elif document.numel() != lengths[index]:
             message = f"has not the {lengths[index]} tokens that the plan knows"
-            problems.append(Problem("documents", message, "disagreement", value=document.numel(), document=index))
+            remedy = "Collate the documents that were planned, in their order."
+            problems.append(
+                Problem("documents", message, "disagreement", value=document.numel(), document=index, remedy=remedy)
+            )
         elif document.dtype == torch.uint64 and not document.is_meta and bool((document.view(torch.int64) < 0).any()):
             message = "has a token past int64, which batches hold"
-            problems.append(Problem("documents", message, "value", value=document.dtype, document=index))
+            remedy = "Give ids of tokens: document.long()."
+            problems.append(Problem("documents", message, "value", value=document.dtype, document=index, remedy=remedy))
         else:
             devices.setdefault(document.device, index)
     if len(devices) > 1 or torch.device("meta") in devices:
         message = "must all lie on one device, and have data"
+        remedy = "Move all to one real device."
         problems += [
-            Problem("documents", message, "device", value=each, document=index) for each, index in devices.items()
+            Problem("documents", message, "device", value=each, document=index, remedy=remedy)
+            for each, index in devices.items()
         ]
     return problems

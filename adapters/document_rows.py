@@ -95,13 +95,19 @@ class DocumentRows:
         """
         require_instance(parts, Sequence, "parts", "Give a list of tensors, one for each batch.", error=BatchError)
         if len(parts) != len(self.places):
-            problem = Problem("parts", f"must be one for each of {len(self.places)} batches", "value", value=len(parts))
+            remedy = "Give what each of these batches gave, in their order."
+            problem = Problem(
+                "parts", f"must be one for each of {len(self.places)} batches", "value", value=len(parts), remedy=remedy
+            )
             raise BatchError(problem)
         for part, places in zip(parts, self.places, strict=True):
             _require_values("parts", part, 0, (places.shape[0], places.shape[1]), self.sources.device)
         rests = sorted({tuple(part.shape[2:]) for part in parts})
         if len(rests) > 1:
-            raise BatchError(Problem("parts", "must all have the same dimensions per token", "shape", value=rests))
+            remedy = "Give parts of one kind."
+            raise BatchError(
+                Problem("parts", "must all have the same dimensions per token", "shape", value=rests, remedy=remedy)
+            )
         flat = [part.flatten(0, 1) for part in parts]
         joined = flat[0] if len(flat) == 1 else torch.cat(flat)
         found = joined.index_select(0, self.sources)
@@ -219,10 +225,12 @@ def _require_values(field: str, values: object, axis: int, shape: tuple[int, int
 def _problems(field: str, values: Tensor, axis: int, shape: tuple[int, int], device: torch.device) -> list[Problem]:
     if tuple(values.shape[axis : axis + 2]) != shape:
         message = f"must have {shape} from dimension {axis} on, one entry per place"
-        return [Problem(field, message, "shape", value=tuple(values.shape))]
+        remedy = "Give one entry per place, padding included."
+        return [Problem(field, message, "shape", value=tuple(values.shape), remedy=remedy)]
     if values.device != device:
         message = f"must lie where the document ids lay, on {device}"
-        return [Problem(field, message, "device", value=values.device)]
+        remedy = f"Move it: {field}.to(...)."
+        return [Problem(field, message, "device", value=values.device, remedy=remedy)]
     return []
 
 

@@ -120,10 +120,12 @@ def require_labels(labels: object, bounds: Sequence[Segments]) -> None:
         for shape, device in dict.fromkeys(places):
             if tuple(labels.shape) != shape:
                 message = f"must have the shape of the document ids, {shape}"
-                problems.append(Problem("labels", message, "shape", value=tuple(labels.shape)))
+                remedy = "Give one label per token, for the same tokens."
+                problems.append(Problem("labels", message, "shape", value=tuple(labels.shape), remedy=remedy))
             elif labels.device != device:
                 message = f"must lie where the document ids lie, on {device}"
-                problems.append(Problem("labels", message, "device", value=labels.device))
+                remedy = "Move it: labels.to(...)."
+                problems.append(Problem("labels", message, "device", value=labels.device, remedy=remedy))
     if problems:
         raise EncodingError(*problems)
 

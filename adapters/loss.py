@@ -227,7 +227,9 @@ def _require_values(values: Tensor, segments: Segments) -> None:
     shape = (segments.batch, segments.sequence)
     if tuple(values.shape[:2]) != shape:
         message = f"must begin with the shape of the document ids, {shape}"
-        raise BatchError(Problem("values", message, "shape", value=tuple(values.shape)))
+        remedy = "Give one value per token, for the same tokens."
+        raise BatchError(Problem("values", message, "shape", value=tuple(values.shape), remedy=remedy))
     if values.device != segments.device:
         message = f"must lie where the document ids lie, on {segments.device}"
-        raise BatchError(Problem("values", message, "device", value=values.device))
+        remedy = "Move it: values.to(...)."
+        raise BatchError(Problem("values", message, "device", value=values.device, remedy=remedy))

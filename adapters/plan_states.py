@@ -23,7 +23,8 @@ def read_version(state: Mapping[str, object], version: int, kind: str) -> None:
     found = state.get("version")
     if type(found) is not int or found != version:
         message = f"is not the state of {kind}, version {version}"
-        raise PlanError(Problem("version", message, "unsupported", value=found))
+        remedy = f"Give what state() of {kind} of this version gave."
+        raise PlanError(Problem("version", message, "unsupported", value=found, remedy=remedy))
 
 
 def read_numbers(state: Mapping[str, object], name: str, *, shape: tuple[int, ...] = ()) -> Integers:
@@ -34,13 +35,15 @@ def read_numbers(state: Mapping[str, object], name: str, *, shape: tuple[int, ..
     """
     wanted = f"a list of lists of shape {shape}" if shape else "a list of ints"
     if name not in state:
-        raise PlanError(Problem(name, f"missing, and must be {wanted}", "missing"))
+        remedy = "Keep the state as it was saved."
+        raise PlanError(Problem(name, f"missing, and must be {wanted}", "missing", remedy=remedy))
     value = state[name]
     array = array_of(value)
     if array is not None and array.shape == (0,):
         return np.zeros((0, *shape), np.int64)
     if array is None or array.dtype.kind != "i" or array.shape[1:] != shape:
-        raise PlanError(Problem(name, f"must be {wanted}", "type", value=type(value).__name__))
+        remedy = "Keep the state as it was saved."
+        raise PlanError(Problem(name, f"must be {wanted}", "type", value=type(value).__name__, remedy=remedy))
     numbers: Integers = array.astype(np.int64)
     return numbers
 

@@ -147,7 +147,7 @@ def segment_ids_from_offsets(cu_seqlens: Tensor, total_tokens: int | None = None
     total = last if total_tokens is None else require_count(total_tokens, "total_tokens", remedy)
     if not last <= total <= INT32_MAX:
         message = f"must be from {last}, the last offset, to {INT32_MAX}"
-        raise EncodingError(Problem("total_tokens", message, "disagreement", value=total))
+        raise EncodingError(Problem("total_tokens", message, "disagreement", value=total, remedy=remedy))
     lengths = np.diff(offsets, append=total)
     return to_tensor(np.repeat(np.arange(lengths.size, dtype=np.int32), lengths), cu_seqlens.device)
 
@@ -250,14 +250,18 @@ def _require_padding_of(numbers: Tensor, padding_mask: Tensor) -> None:
 
 def _require_offset_dtype(dtype: torch.dtype) -> None:
     if not isinstance(cast("object", dtype), torch.dtype) or dtype not in (torch.int32, torch.int64):
-        raise EncodingError(Problem("dtype", "must be torch.int32 or torch.int64", "dtype", value=dtype))
+        remedy = "Give the dtype that the kernel takes."
+        raise EncodingError(Problem("dtype", "must be torch.int32 or torch.int64", "dtype", value=dtype, remedy=remedy))
 
 
 def _read_offsets(cu_seqlens: object) -> npt.NDArray[np.int64]:
     require_readable(cu_seqlens=cu_seqlens)
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
-        raise EncodingError(Problem("cu_seqlens", "must be an int32 or int64 tensor", "dtype", value=found))
+        remedy = "Convert it: cu_seqlens.long()."
+        raise EncodingError(
+            Problem("cu_seqlens", "must be an int32 or int64 tensor", "dtype", value=found, remedy=remedy)
+        )
     if cu_seqlens.ndim != 1 or cu_seqlens.numel() == 0:
         message = "must be [segments + 1]"
         remedy = "Flatten the rows into one stream first."
@@ -269,5 +273,6 @@ def _read_offsets(cu_seqlens: object) -> npt.NDArray[np.int64]:
         position = int(wrong[0]) if offsets[0] == 0 else 0
         value = int(offsets[position])
         message = "must start at zero and never fall"
-        raise EncodingError(Problem("cu_seqlens", message, "value", position=position, value=value))
+        remedy = "Give the offsets of one stream, from 0 on."
+        raise EncodingError(Problem("cu_seqlens", message, "value", position=position, value=value, remedy=remedy))
     return offsets

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 import numpy as np
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import INT64_MAX, is_count, require_count, require_instance, require_list
+from neatpack.adapters.arguments import INT64_MAX, int_remedy, is_count, require_count, require_instance, require_list
 from neatpack.adapters.plan_states import array_of, read_numbers, read_version
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
@@ -127,11 +127,13 @@ class RowPlan:
         read_version(state, _VERSION, "a row plan")
         lengths, documents = read_numbers(state, "lengths"), read_numbers(state, "documents")
         if documents.size and not 0 <= documents.min() <= documents.max() < lengths.size:
-            raise PlanError(Problem("documents", f"must be below {lengths.size}", "value"))
+            remedy = "Keep the state as it was saved."
+            raise PlanError(Problem("documents", f"must be below {lengths.size}", "value", remedy=remedy))
         starts, stops = np.zeros_like(documents), lengths[documents]
         cut = read_numbers(state, "cut", shape=(3,))
         if cut.size and not 0 <= cut[:, 0].min() <= cut[:, 0].max() < documents.size:
-            raise PlanError(Problem("cut", f"must name pieces below {documents.size}", "value"))
+            remedy = "Keep the state as it was saved."
+            raise PlanError(Problem("cut", f"must name pieces below {documents.size}", "value", remedy=remedy))
         starts[cut[:, 0]], stops[cut[:, 0]] = cut[:, 1], cut[:, 2]
         capacity = require_count(state.get("capacity"), "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
         dropped = tuple(Piece(*piece) for piece in read_numbers(state, "dropped", shape=(3,)).tolist())
@@ -235,7 +237,8 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
     require_instance(array, np.ndarray, field, "Call RowPlan.from_rows for lists.", error=PlanError)
     if array.ndim != axes or array.dtype.kind not in "iu":
         message = f"must be integers on {axes} axes"
-        raise PlanError(Problem(field, message, "shape", value=(array.dtype, array.shape)))
+        remedy = "Call RowPlan.from_rows for lists."
+        raise PlanError(Problem(field, message, "shape", value=(array.dtype, array.shape), remedy=remedy))
     view: Integers = array.astype(np.int64, copy=False)[:]
     view.flags.writeable = False
     return view
@@ -245,7 +248,10 @@ def _numbers(lengths: Sequence[int], field: str) -> Integers:
     require_list(lengths, field, _LIST_REMEDY, error=PlanError)
     for index, length in enumerate(lengths):
         if not is_count(length) or not 0 < length <= INT64_MAX:
-            raise PlanError(Problem(field, "must be a positive int", "value", value=length, document=index))
+            remedy = int_remedy(length, "Leave empty documents out.")
+            raise PlanError(
+                Problem(field, "must be a positive int", "value", value=length, document=index, remedy=remedy)
+            )
     return np.array([int(length) for length in lengths], np.int64)
 
 
@@ -260,17 +266,22 @@ def _piece(item: object, lengths: Integers, row: int) -> Piece:
         document = int(cast("int", item))
         return Piece(document, 0, int(lengths[document]))
     message = f"must hold documents below {lengths.size}, or pieces of them"
-    raise PlanError(Problem("rows", message, "value", row, value=item))
+    remedy = "Give indices of the documents, or pieces of them."
+    raise PlanError(Problem("rows", message, "value", row, value=item, remedy=remedy))
 
 
 def _shape_problems(plan: RowPlan) -> list[Problem]:
     pieces = plan.documents.size
     if not plan.starts.size == plan.stops.size == pieces:
         found = (pieces, plan.starts.size, plan.stops.size)
-        return [Problem("documents", "starts and stops must be as many as pieces", "shape", value=found)]
+        remedy = "Call plan_rows or RowPlan.from_rows."
+        return [Problem("documents", "starts and stops must be as many as pieces", "shape", value=found, remedy=remedy)]
     ends = (plan.bounds[0], plan.bounds[-1]) if plan.bounds.size else ()
     if ends != (0, pieces):
-        return [Problem("bounds", f"must go from 0 to {pieces}, the number of pieces", "value", value=ends)]
+        remedy = "Call plan_rows or RowPlan.from_rows."
+        return [
+            Problem("bounds", f"must go from 0 to {pieces}, the number of pieces", "value", value=ends, remedy=remedy)
+        ]
     return []
 
 
@@ -281,7 +292,8 @@ def _row_problems(plan: RowPlan) -> list[Problem]:
         return [Problem("rows", "is empty", "value", int(row), remedy="Leave it out.") for row in empty]
     message = f"holds more than {plan.capacity} tokens"
     full = np.flatnonzero(plan.row_tokens > plan.capacity)
-    return [Problem("rows", message, "value", int(row), value=int(plan.row_tokens[row])) for row in full]
+    remedy = "Place fewer tokens into it, or give a greater capacity."
+    return [Problem("rows", message, "value", int(row), value=int(plan.row_tokens[row]), remedy=remedy) for row in full]
 
 
 def _piece_problems(plan: RowPlan) -> list[Problem]:
@@ -298,7 +310,8 @@ def _piece_problems(plan: RowPlan) -> list[Problem]:
         piece = int(np.argmax(wrong))
         row = int(np.searchsorted(plan.bounds, piece, side="right")) - 1
         value = Piece(int(plan.documents[piece]), int(plan.starts[piece]), int(plan.stops[piece]))
-        return [Problem("rows", "holds what is no piece of a document", "value", row, value=value)]
+        remedy = "Give pieces of at least one token that lie inside their document."
+        return [Problem("rows", "holds what is no piece of a document", "value", row, value=value, remedy=remedy)]
     return _cover_problems(plan)
 
 

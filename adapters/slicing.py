@@ -268,7 +268,8 @@ def _attention_segments(batch: TrainingBatch[Tensor]) -> Segments:
         if isinstance(ids, Tensor):
             if token_axis(name, ids, shape) is None:
                 message = f"must have the shape of input_ids, {shape}"
-                raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape)))
+                remedy = "Cut and pad ids together with the tokens that they belong to."
+                raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape), remedy=remedy))
             return as_segments(ids, field=name)
     raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
 

@@ -74,7 +74,8 @@ def _require_values(values: object, shape: tuple[int, int]) -> None:
     problems = tensor_problems(values, "values", data=False)
     if not problems and isinstance(values, Tensor) and tuple(values.shape[:2]) != shape:
         message = f"must begin with the shape of the document ids, {shape}"
-        problems = [Problem("values", message, "shape", value=tuple(values.shape))]
+        remedy = "Give one value per token, padding included."
+        problems = [Problem("values", message, "shape", value=tuple(values.shape), remedy=remedy)]
     if problems:
         raise BatchError(*problems)
 
@@ -127,7 +128,8 @@ def _require_placed(segments: Segments, keys: Tensor | None, groups: list[list[i
         row, key = int(documents.rows[group[-1]]), int(named[group[-1]])
         if key >= placed.size:
             message = f"names a document that the plan of {placed.size} does not know"
-            raise BatchError(Problem("document_keys", message, "disagreement", row, value=key))
+            remedy = "Give the plan of which this batch was collated."
+            raise BatchError(Problem("document_keys", message, "disagreement", row, value=key, remedy=remedy))
         found = int((documents.ends - documents.starts)[group].sum())
         if found != placed[key]:
             message = f"has {found} tokens here, and the plan placed {placed[key]}: a piece is missing"

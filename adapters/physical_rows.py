@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_count, require_readable
+from neatpack.adapters.document_ids import same_place_problems
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Integers, Segments, as_segments, read_together, to_tensor
 from neatpack.contracts.encodings import PhysicalRows, parse_physical_rows
@@ -66,7 +67,8 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
         Canonical ids, int64 `[batch, sequence]`.
 
     Raises:
-        EncodingError: the offsets do not cover the rows, or a token follows padding inside one segment.
+        EncodingError: the offsets do not cover the rows, a token follows padding inside one segment, or `max_seqlen` is
+            less than the tokens of a document.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2, 0]])
@@ -74,9 +76,12 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
         tensor([[1, 1, 2, 0]])
     """
     parse_physical_rows(rows)
-    require_readable(cu_seqlens=rows.cu_seqlens, padding_mask=padding_mask)
+    require_readable(cu_seqlens=rows.cu_seqlens, max_seqlen=rows.max_seqlen, padding_mask=padding_mask)
     _require_mask(padding_mask, rows.cu_seqlens)
-    offsets, mask = read_together(rows.cu_seqlens, padding_mask)
+    problems = same_place_problems(rows.max_seqlen, rows.cu_seqlens[:, 0], "max_seqlen", "the rows of cu_seqlens")
+    if problems:
+        raise EncodingError(*problems)
+    offsets, longest, mask = read_together(rows.cu_seqlens, rows.max_seqlen, padding_mask)
     batch, sequence = mask.shape
     _require_covering(offsets, sequence)
     row, place = np.nonzero(np.diff(offsets, axis=1))
@@ -85,7 +90,9 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
     kept = np.logical_not(mask.ravel())
     segment = np.repeat(np.arange(starts.size), lengths)
     _require_padding_last(kept, segment, sequence)
-    numbers = np.cumsum(np.logical_or.reduceat(kept, starts))
+    tokens = np.add.reduceat(kept, starts, dtype=np.int64)
+    _require_longest(longest, np.maximum.reduceat(tokens, np.searchsorted(starts, sequence * np.arange(batch))))
+    numbers = np.cumsum(tokens > 0)
     before = np.append(0, numbers)[np.searchsorted(starts, starts // sequence * sequence)]
     ids = np.where(kept, (numbers - before)[segment], 0)
     return to_tensor(ids, padding_mask.device).view(batch, sequence)
@@ -129,6 +136,15 @@ def _require_covering(offsets: npt.NDArray[np.int32], sequence: int) -> None:
         message = f"must start at zero, never fall, and end at the row length, {sequence}"
         remedy = "Give the offsets of the whole row, padding included, and repeat the last one where none is left."
         raise EncodingError(Problem("cu_seqlens", message, "value", row, value=offsets[row].tolist(), remedy=remedy))
+
+
+def _require_longest(given: Integers, tokens: Integers) -> None:
+    """Raise where a maximum is below the longest document of its row, which a kernel would silently cut."""
+    if (given < tokens).any():
+        row = int(np.argmax(given < tokens))
+        message = f"must be at least {tokens[row]}, the tokens of the longest document of the row"
+        remedy = "Give the longest segment of these offsets, or more."
+        raise EncodingError(Problem("max_seqlen", message, "disagreement", row, value=int(given[row]), remedy=remedy))
 
 
 def _require_padding_last(kept: npt.NDArray[np.bool_], segment: Integers, sequence: int) -> None:

@@ -141,6 +141,14 @@ def test_negative_coordinates_are_refused() -> None:
     assert listed(enable_xdoc_attention(batch, _IDS)["position_ids"]) == [[0, 1, 2, 3, -1]]
 
 
+def test_the_first_coordinate_that_is_negative_is_named_and_not_the_lowest() -> None:
+    ids = torch.tensor([[1, 1, 0], [1, 2, 2]])
+    batch: Any = {"input_ids": ids, "labels": ids, "padding_mask": ids == 0, "document_ids": ids}
+    batch["position_ids"] = torch.tensor([[[0, 1, -9], [0, 0, 1]], [[0, -2, 0], [-7, 0, 1]]])
+    with pytest.raises(BatchError, match=r"position_ids\[row 0, position 1\] = -2: negative coordinate"):
+        enable_xdoc_attention(adapt_model_inputs(batch), _IDS)
+
+
 def test_joined_coordinates_never_wrap() -> None:
     ids = torch.tensor([[1, 1, 2, 2, 3, 3]])
     batch: Any = {"input_ids": ids, "labels": ids, "padding_mask": ids == 0, "document_ids": ids}

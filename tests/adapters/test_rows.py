@@ -66,8 +66,12 @@ def test_ids_come_back_where_padding_is_folded_into_the_document_before_it(rows:
     ]
     width = len(rows[0])
     folded = torch.tensor([own + [width] * (width + 1 - len(own)) for own in starts], dtype=torch.int32)
-    longest = torch.zeros(len(rows), dtype=torch.int32)
+    longest = torch.tensor([max(row.count(number) for number in row if number) for row in rows], dtype=torch.int32)
     assert document_ids_from_row_offsets(PhysicalRows(folded, longest), ids == 0).tolist() == canonical(rows)
+    for row in range(len(rows)):
+        below = longest - (torch.arange(len(rows)) == row).int()
+        with pytest.raises(EncodingError, match=rf"max_seqlen\[row {row}\] = {below[row]}: must be at least"):
+            document_ids_from_row_offsets(PhysicalRows(folded, below), ids == 0)
 
 
 @given(rows_of_ids(), st.data())

@@ -160,9 +160,8 @@ def _from_array(path: Path, name: str, array: npt.NDArray[Any]) -> object:
     if array.dtype.kind not in "biuf":
         raise _error(path, f"{name} is an array of {array.dtype}", "type", _ENTRIES)
     try:
-        # Of numpy's types of one width torch knows one, in the machine's byte order; to another, a view is needed.
-        dtype = np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}")
-        return to_tensor(array.astype(dtype, copy=False).view(dtype), torch.device("cpu"))
+        # Of numpy's types of one width torch knows one, in the machine's byte order.
+        return to_tensor(array.astype(f"{array.dtype.kind}{array.dtype.itemsize}"), torch.device("cpu"))
     except TypeError as error:
         raise _error(path, f"{name} is an array of {array.dtype}, which torch lacks", "dtype", _ENTRIES) from error
 

@@ -143,12 +143,13 @@ def checked_block_size(block_size: object) -> tuple[int, int]:
     Raises:
         EncodingError: it is no positive int, nor a tuple of two.
     """
+    given = block_size
     sizes = cast("tuple[object, ...]", block_size) if isinstance(block_size, tuple) else (block_size, block_size)
     checked = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= INT32_MAX]
     if len(checked) != 2 or len(sizes) != 2:
         message = "must be a positive int, or a tuple of two"
-        remedy = int_remedy(block_size, "Give 128, which kernels take, or (places of queries, places of keys).")
-        raise EncodingError(Problem("block_size", message, "value", value=repr(block_size), remedy=remedy))
+        remedy = int_remedy(given, "Give 128, which kernels take, or (places of queries, places of keys).")
+        raise EncodingError(Problem("block_size", message, "value", value=repr(given), remedy=remedy))
     return checked[0], checked[1]
 
 

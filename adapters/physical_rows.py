@@ -82,7 +82,7 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
     if problems:
         raise EncodingError(*problems)
     offsets, longest, mask = read_together(rows.cu_seqlens, rows.max_seqlen, padding_mask)
-    batch, sequence = mask.shape
+    batch, sequence = padding_mask.shape
     _require_covering(offsets, sequence)
     row, place = np.nonzero(np.diff(offsets, axis=1))
     starts: Integers = row * sequence + offsets[row, place].astype(np.int64)

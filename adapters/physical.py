@@ -155,8 +155,10 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     bounds = bounds_of(opens, flat.size, sequence)
     starts, lasts = bounds[:-1], bounds[1:] - 1
     steps = lasts - starts
-    # At the head of a row, a document goes on from whatever position stands there.
-    (wrong,) = (flat.take(starts) + steps != flat.take(lasts)).nonzero()
+    (wrong,) = (flat.take(lasts) != steps).nonzero()
+    if wrong.size:
+        # At the head of a row, a document goes on from whatever position stands there.
+        wrong = wrong[flat.take(starts[wrong]) + steps[wrong] != flat.take(lasts[wrong])]
     if wrong.size:
         row, position = divmod(int(lasts[wrong[0]]), sequence)
         message = f"positions do not rise by one over the {steps[wrong[0]] + 1} tokens that end here"

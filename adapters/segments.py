@@ -305,7 +305,7 @@ def _lies_on_host(tensor: Tensor) -> bool:
     return tensor.is_cpu
 
 
-_is_recorded: Final = torch._is_functional_tensor  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  # no public name
+_is_recorded: Final = torch._is_functional_tensor  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]  # no public name
 """Whether torch keeps the values of a tensor elsewhere, so that numpy would read other memory."""
 
 

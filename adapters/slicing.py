@@ -10,8 +10,8 @@ from typing import Final, Literal, cast, get_args
 import numpy as np
 from torch import Tensor
 
-from neatpack.adapters.agreement import FLASH_FIELDS
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
+from neatpack.adapters.boundary_fields import FLASH_FIELDS
 from neatpack.adapters.labels import require_label_shift
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs, require_padding_segments

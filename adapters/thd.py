@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import IDS, scan_agreeing
+from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import (
     INT32_MAX,
     is_choice,
@@ -23,6 +23,7 @@ from neatpack.adapters.arguments import (
     tensor_problems,
     used_offsets,
 )
+from neatpack.adapters.boundary_fields import IDS
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
 from neatpack.adapters.segments import (
     INTEGER_DTYPES,

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.arguments import require_instance, require_pad_token, tensor_problems
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.segments import read_on_host
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import check_agreement, require_restarts
+from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.agreement_per_token import require_restarts
 from neatpack.adapters.arguments import INT64_MAX, require_batch, tensor_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Documents, Segments, read_together, scan_array

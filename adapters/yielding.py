@@ -8,16 +8,9 @@ from typing import Final, cast
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import (
-    FLASH_FIELDS,
-    IDS,
-    LENGTH_FIELDS,
-    METADATA_FIELDS,
-    PACKED_SEQ_IDS,
-    refuse_kernel_fields,
-    scan_agreeing,
-)
+from neatpack.adapters.agreement import refuse_kernel_fields, scan_agreeing
 from neatpack.adapters.arguments import require_batch, require_flag
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.gathered import build_packed_sequence_metadata
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.layout import require_no_holes

@@ -14,8 +14,9 @@ from typing import Final, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS, check_agreement
+from neatpack.adapters.agreement import check_agreement
 from neatpack.adapters.batch_files import BatchEntry
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.document_ids import (
     canonical_document_ids,
     document_ids_from_lengths,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributed.pipelining import microbatch
 
-from neatpack.adapters.agreement import FLASH_FIELDS
 from neatpack.adapters.alignment import document_multiple
+from neatpack.adapters.boundary_fields import FLASH_FIELDS
 from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import flash_varlen_kwargs

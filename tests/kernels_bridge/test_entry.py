@@ -194,7 +194,7 @@ def test_positions_run_on_only_where_the_model_declares_it() -> None:
 
 
 def test_one_scan_per_forward(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    from neatpack.adapters import agreement, segments
+    from neatpack.adapters import agreement, agreement_per_token, segments
 
     positions = build_position_ids(IDS)
     scans: list[int] = []
@@ -204,7 +204,7 @@ def test_one_scan_per_forward(model: nn.Module, monkeypatch: pytest.MonkeyPatch)
         scans.append(1)
         return scan(*arguments)
 
-    for module in (agreement, segments):
+    for module in (agreement, agreement_per_token, segments):
         monkeypatch.setattr(module, "scan_array", count)
     logits(model, TOKENS, _packed_seq_ids=IDS, position_ids=positions)
     assert len(scans) == 1

@@ -1,0 +1,136 @@
+"""Encodings by offsets and lengths, held against the document ids: flash varlen kwargs, NEAT metadata, THD lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from neatpack.adapters.arguments import used_offsets, wrong_offset
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
+from neatpack.adapters.disagreement import Array, disagreement, raise_first
+from neatpack.adapters.gathered import gathered_flat, gathered_rows
+from neatpack.adapters.segments import Segments
+
+
+def check_flash(segments: Segments, given: Mapping[str, object], arrays: Mapping[str, Array]) -> None:
+    """Each document must be a segment of its own; how padding is cut is the loader's choice.
+
+    Raises:
+        EncodingError: a document is none, offsets do not cover the batch, or one of the four is missing.
+    """
+    if not _is_given(given, FLASH_FIELDS):
+        return
+    _require_all(given, FLASH_FIELDS)
+    _refuse_holes("cu_seq_lens_q", segments)
+    documents, places = segments.documents, segments.batch * segments.sequence
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        offsets = arrays[name]
+        position = wrong_offset(offsets, places)
+        if position is not None:
+            message, value = f"must rise from 0 to batch * sequence = {places}", next(iter(offsets[position:]), None)
+            raise disagreement(name, message, "disagreement", value, position=position)
+        cuts = np.unique(offsets)
+        before = np.searchsorted(cuts, documents.starts, side="right")
+        wrong = np.zeros(places, np.bool_)
+        wrong[documents.starts] = (cuts[before - 1] != documents.starts) | (cuts[before] != documents.ends)
+        wrong = np.reshape(wrong, (segments.batch, segments.sequence))
+        raise_first(name, wrong, None, "has no segment that is exactly the document that begins here")
+    if not np.array_equal(arrays["cu_seq_lens_q"], arrays["cu_seq_lens_k"]):
+        raise disagreement("cu_seq_lens_k", "differs from cu_seq_lens_q", "disagreement")
+    for name in ("max_length_q", "max_length_k"):
+        _check_longest(name, given[name], int(np.diff(arrays["cu_seq_lens_" + name[-1]]).max()))
+
+
+def check_metadata(segments: Segments, given: Mapping[str, object], arrays: Mapping[str, Array]) -> None:
+    """Both parts of NEAT metadata must be those of the ids, batch-major or flat, up to unused entries.
+
+    Raises:
+        EncodingError: they differ, or one of them is missing.
+    """
+    if not _is_given(given, METADATA_FIELDS):
+        return
+    _require_all(given, METADATA_FIELDS[:2])
+    indices, offsets = arrays["packed_token_indices"], arrays["cu_seqlens"]
+    if indices.ndim != offsets.ndim:
+        raise disagreement(
+            "cu_seqlens", "must be batch-major or flat as packed_token_indices are", "shape", offsets.shape
+        )
+    if indices.ndim == 1:
+        flat = gathered_flat(segments)
+        expected, bounds = flat.token_indices.numpy(), [flat.cu_seqlens.numpy()]
+    else:
+        rows = gathered_rows(segments)
+        expected, bounds = rows.packed_token_indices.numpy(), list(rows.cu_seqlens.numpy())
+    name, message = "packed_token_indices", "names other tokens than the ids keep"
+    if indices.shape != expected.shape:
+        raise disagreement(name, message, "shape", indices.shape)
+    raise_first(name, np.maximum(indices, -1) != expected, indices, message)
+    for row, (found, wanted) in enumerate(zip(np.atleast_2d(offsets), bounds, strict=True)):
+        used = used_offsets(found)
+        if used is None or not np.array_equal(np.unique(used), wanted[wanted >= 0]):
+            message = "cuts the kept tokens elsewhere than the ids do"
+            raise disagreement("cu_seqlens", message, "disagreement", found.tolist(), row)
+    if given.get("max_seqlen") is not None:
+        _check_longest("max_seqlen", given["max_seqlen"], segments.documents.longest)
+
+
+def check_lengths(segments: Segments, arrays: Mapping[str, Array]) -> None:
+    """Compare THD lengths: the real ones with the documents, the padded ones with where those begin and end.
+
+    Raises:
+        EncodingError: they differ, a document has a hole, or the two do not pair by column.
+    """
+    given = [name for name in LENGTH_FIELDS if name in arrays]
+    if given:
+        _refuse_holes(given[0], segments)
+    documents = segments.documents
+    heads = np.cumsum(documents.counts) - documents.counts
+    for name in given:
+        for row, lengths in enumerate(arrays[name]):
+            these = slice(heads[row], heads[row] + documents.counts[row])
+            starts, ends = (at[these] - row * segments.sequence for at in (documents.starts, documents.ends))
+            found = lengths[lengths > 0]
+            stops = np.cumsum(found)
+            real = name == "seq_lens" and np.array_equal(found, ends - starts)
+            padded = name == "seq_lens_padded" and np.array_equal(stops - found, starts)
+            if not real and not (padded and (stops >= ends).all() and (stops <= segments.sequence).all()):
+                raise disagreement(
+                    name, "counts other documents than the ids do", "disagreement", lengths.tolist(), row
+                )
+    if len(given) > 1:
+        _require_pairs(*(arrays[name] for name in given))
+
+
+def _require_pairs(real: Array, padded: Array) -> None:
+    """Raise where a document does not have the same column in both lengths: consumers pair them by it."""
+    name, message = "seq_lens_padded", "does not count each document in the column in which seq_lens does"
+    if real.shape != padded.shape:
+        raise disagreement(name, message, "shape", padded.shape)
+    wrong = np.flatnonzero(((real > 0) != (padded > 0)).any(axis=1))
+    if wrong.size:
+        row = int(wrong[0])
+        raise disagreement(name, message, "disagreement", padded[row].tolist(), row)
+
+
+def _refuse_holes(name: str, segments: Segments) -> None:
+    if segments.holes.size:
+        row, position = segments.locate(int(segments.holes[0]))
+        raise disagreement(name, "cannot express the hole in a document here", "disagreement", None, row, position)
+
+
+def _check_longest(name: str, value: object, longest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < longest:
+        raise disagreement(
+            name, f"must be a Python int of at least {longest}, the longest segment", "disagreement", value
+        )
+
+
+def _is_given(given: Mapping[str, object], names: tuple[str, ...]) -> bool:
+    return any(given.get(name) is not None for name in names)
+
+
+def _require_all(given: Mapping[str, object], names: tuple[str, ...]) -> None:
+    for name in names:
+        if given.get(name) is None:
+            raise disagreement(name, f"is missing: {', '.join(names)} come together", "missing")

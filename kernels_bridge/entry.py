@@ -151,7 +151,8 @@ def _check_tokens(ids: Tensor, tokens: Mapping[str, Tensor]) -> None:
             raise EncodingError(Problem(DOCUMENT_IDS, message, "shape", value=tuple(ids.shape), remedy=remedy))
         if value.device != ids.device:
             message = f"must lie where {name} lies, on {value.device}"
-            raise EncodingError(Problem(DOCUMENT_IDS, message, "device", value=ids.device))
+            remedy = f"Move it: {DOCUMENT_IDS}.to(...)."
+            raise EncodingError(Problem(DOCUMENT_IDS, message, "device", value=ids.device, remedy=remedy))
 
 
 def _ids_missing() -> BoundariesMissingError:

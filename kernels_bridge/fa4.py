@@ -142,7 +142,8 @@ def use_problems(capability: tuple[int, int], use: FA4Use) -> list[Problem]:
         ['sliding_window']
     """
     return [
-        Problem(field, message, "unsupported", value=value) for field, message, value in _objections(capability, use)
+        Problem(field, message, "unsupported", value=value, remedy="Build the model with another attention.")
+        for field, message, value in _objections(capability, use)
     ]
 
 
@@ -186,13 +187,17 @@ def state_problems(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | No
     for name, states in (("key", key), ("value", value)):
         if states.device != query.device:
             message = f"must lie where query lies, on {query.device}"
-            problems.append(Problem(name, message, "device", value=states.device))
+            remedy = f"Move it: {name}.to(...)."
+            problems.append(Problem(name, message, "device", value=states.device, remedy=remedy))
     if query.shape[-1] != key.shape[-1]:
         message = f"must have the head size of query, {query.shape[-1]}"
-        problems.append(Problem("key", message, "shape", value=tuple(key.shape)))
+        remedy = "Project both to one head size; that of value may be another."
+        problems.append(Problem("key", message, "shape", value=tuple(key.shape), remedy=remedy))
     if key.shape[-2] != value.shape[-2] or key.shape[-2] == 0 or heads % max(key.shape[-2], 1):
         message = f"key and value must have one number of heads, which divides the {heads} of query"
-        problems.append(Problem("key", message, "shape", value=(tuple(key.shape), tuple(value.shape))))
+        remedy = "Give one head of both to each head of query, or to each group of equally many."
+        shapes = (tuple(key.shape), tuple(value.shape))
+        problems.append(Problem("key", message, "shape", value=shapes, remedy=remedy))
     if sinks is not None:
         problems += _sink_problems(sinks, query)
     return problems
@@ -203,7 +208,9 @@ def _sink_problems(sinks: Tensor, query: Tensor) -> list[Problem]:
     if tuple(sinks.shape) == (heads,) and sinks.dtype in _SINK_DTYPES and sinks.device == query.device:
         return []
     message = f"must be [heads] = [{heads}], floating point, on {query.device}"
-    return [Problem("sinks", message, "shape", value=(tuple(sinks.shape), sinks.dtype, str(sinks.device)))]
+    found = (tuple(sinks.shape), sinks.dtype, str(sinks.device))
+    remedy = "Pass one float32 number for each head of query, or None for no sinks."
+    return [Problem("sinks", message, "shape", value=found, remedy=remedy)]
 
 
 def offset_problems(cu_seqlens: Tensor, max_seqlen: object, query: Tensor) -> list[Problem]:
@@ -214,14 +221,16 @@ def offset_problems(cu_seqlens: Tensor, max_seqlen: object, query: Tensor) -> li
         message = "must be [documents + 1], in one stream"
         problems.append(Problem("cu_seqlens", message, "rank", value=tuple(cu_seqlens.shape), remedy=remedy))
     if cu_seqlens.dtype != torch.int32:
-        problems.append(Problem("cu_seqlens", "must be int32", "dtype", value=cu_seqlens.dtype))
+        remedy = "Pass `cu_seqlens.to(torch.int32)`."
+        problems.append(Problem("cu_seqlens", "must be int32", "dtype", value=cu_seqlens.dtype, remedy=remedy))
     if not cu_seqlens.is_contiguous():
         remedy = "Pass `cu_seqlens.contiguous()`."
         message = "must be contiguous"
         problems.append(Problem("cu_seqlens", message, "value", value=cu_seqlens.stride(), remedy=remedy))
     if cu_seqlens.device != query.device:
         message = f"must lie where query lies, on {query.device}"
-        problems.append(Problem("cu_seqlens", message, "device", value=cu_seqlens.device))
+        remedy = "Move it: cu_seqlens.to(...)."
+        problems.append(Problem("cu_seqlens", message, "device", value=cu_seqlens.device, remedy=remedy))
     if isinstance(max_seqlen, bool) or not isinstance(max_seqlen, int) or max_seqlen < 0:
         remedy = "Pass an int: a tensor makes the kernel wait for the device."
         message = "must be a Python int, the tokens of the longest document"

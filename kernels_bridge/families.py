@@ -90,7 +90,9 @@ def layer_types(model: nn.Module) -> tuple[str, ...]:
     if listed is None:
         return (FULL,) if sliding_window(model) is None else (SLIDING,)
     if not isinstance(listed, Iterable) or isinstance(listed, str):
-        raise CapabilitiesError(Problem("config.layer_types", "must list names", "type", value=repr(listed)))
+        remedy = f"Give one name per layer, such as '{FULL}', or None where all layers are alike."
+        problem = Problem("config.layer_types", "must list names", "type", value=repr(listed), remedy=remedy)
+        raise CapabilitiesError(problem)
     return tuple(dict.fromkeys(map(str, cast("Iterable[object]", listed))))
 
 

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, TypeAlias, cast
@@ -230,7 +230,7 @@ def _uncompared(source: str, entries: Mapping[str, BatchEntry]) -> tuple[str, ..
 
 def _without_remedy(problem: Problem, encoding: str) -> str:
     field = encoding if encoding in _CHECKED_AS else problem.field
-    return str(Problem(field, problem.message, problem.kind, problem.row, problem.position, problem.value))
+    return str(replace(problem, field=field, remedy=""))
 
 
 def _find_holes(ids: Tensor, segments: Segments, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -275,7 +275,8 @@ def _tensor(entries: Mapping[str, BatchEntry], name: str) -> Tensor:
     value = entries.get(name)
     if isinstance(value, Tensor):
         return value
-    raise BatchError(Problem(name, "is needed to read the documents, and must be a tensor", "missing"))
+    message = "is needed to read the documents, and must be a tensor"
+    raise BatchError(Problem(name, message, "missing", remedy="Save it too, or document_ids alone."))
 
 
 _SOURCES: Final[Mapping[str, Callable[[Mapping[str, BatchEntry]], Tensor]]] = {

@@ -25,6 +25,8 @@ _FAILED_BEFORE: Final = 2
 """What ranks tell one another. From here on it is that, and the number of a rank that raised in an earlier block and is
 not there to say more."""
 
+_READ_ITS_ERROR: Final = "Read that rank's own error, in the output of its process."
+
 
 @contextmanager
 def raising_together(*groups: ProcessGroup | None) -> Generator[None, None, None]:
@@ -90,7 +92,8 @@ def _exchange(groups: Sequence[ProcessGroup], error: Exception | None) -> Sequen
         return ()
     if greatest >= _FAILED_BEFORE:
         rank = f"rank {greatest - _FAILED_BEFORE}"
-        return [(PackingError, (Problem(rank, "failed in an earlier forward of this step", "unsupported"),))]
+        message = "failed in an earlier forward of this step"
+        return [(PackingError, (Problem(rank, message, "unsupported", remedy=_READ_ITS_ERROR),))]
     told = [] if error is None else [_as_failure(error)]
     for group in groups:
         told = [failure for others in gather(group, told) for failure in cast("list[_Failure]", others)]
@@ -108,7 +111,8 @@ def _as_failure(error: Exception) -> _Failure:
     """Put an error into a form that can be pickled, with the rank in its words."""
     rank = f"rank {dist.get_rank()}"
     if not isinstance(error, PackingError):
-        return PackingError, (Problem(rank, f"raised {type(error).__name__}: {error}", "unsupported"),)
+        message = f"raised {type(error).__name__}: {error}"
+        return PackingError, (Problem(rank, message, "unsupported", remedy=_READ_ITS_ERROR),)
     problems = (
         replace(
             problem,

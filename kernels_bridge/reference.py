@@ -23,6 +23,8 @@ Window = tuple[int | None, int | None]
 
 NO_WINDOW: Final[Window] = (None, None)
 
+_LIKE_THIS: Final = "Pass int32 offsets such as [0, 2, 5], for documents of 2 and 3 tokens."
+
 
 def varlen_attention(
     query: Tensor,
@@ -163,25 +165,34 @@ def _check_states(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | Non
     for name, states in (("query", query), ("key", key), ("value", value)):
         if states.ndim != 3:
             message = "must be [tokens, heads, head_dim]"
-            raise KernelInputError(Problem(name, message, "rank", value=tuple(states.shape)))
+            remedy = f"Of [batch, sequence, heads, head_dim], pass `{name}.flatten(0, 1)`."
+            raise KernelInputError(Problem(name, message, "rank", value=tuple(states.shape), remedy=remedy))
         if not states.is_floating_point() or states.dtype != query.dtype:
             message = f"must be floating point, and all three of one dtype; query is {query.dtype}"
-            problems.append(Problem(name, message, "dtype", value=states.dtype))
+            remedy = "Cast query, key and value to one of them, such as torch.float32."
+            problems.append(Problem(name, message, "dtype", value=states.dtype, remedy=remedy))
         if states.device != query.device:
             message = f"is on another device than query, which is on {query.device}"
-            problems.append(Problem(name, message, "device", value=states.device))
+            remedy = f"Move it: {name}.to(...)."
+            problems.append(Problem(name, message, "device", value=states.device, remedy=remedy))
     if query.shape[2] != key.shape[2]:
         message = f"must have the head_dim of query, {query.shape[2]}"
-        problems.append(Problem("key", message, "shape", value=tuple(key.shape)))
+        remedy = "Project both to one head_dim; that of value may be another."
+        problems.append(Problem("key", message, "shape", value=tuple(key.shape), remedy=remedy))
     if key.shape[1] == 0 or query.shape[1] % key.shape[1] != 0:
         message = f"must have a number of heads that divides the {query.shape[1]} of query"
-        problems.append(Problem("key", message, "shape", value=tuple(key.shape)))
+        remedy = "Give one head of key to each head of query, or to each group of equally many."
+        problems.append(Problem("key", message, "shape", value=tuple(key.shape), remedy=remedy))
     if key.shape[:2] != value.shape[:2]:
         message = f"must have the tokens and heads of key, {tuple(key.shape[:2])}"
-        problems.append(Problem("value", message, "shape", value=tuple(value.shape)))
+        remedy = "Project key and value of the same tokens to equally many heads."
+        problems.append(Problem("value", message, "shape", value=tuple(value.shape), remedy=remedy))
     if sinks is not None and (tuple(sinks.shape) != (query.shape[1],) or sinks.device != query.device):
         message = f"must be [heads] = [{query.shape[1]}], on {query.device}"
-        problems.append(Problem("sinks", message, "shape", value=(tuple(sinks.shape), str(sinks.device))))
+        remedy = "Pass one number for each head of query, or None for no sinks."
+        problems.append(
+            Problem("sinks", message, "shape", value=(tuple(sinks.shape), str(sinks.device)), remedy=remedy)
+        )
     if problems:
         raise KernelInputError(*problems)
 
@@ -229,20 +240,23 @@ def _read_offsets(field: str, offsets: Tensor, states: Tensor, longest_field: st
     """Check offsets against the tokens they cut, and read them to the host."""
     if offsets.ndim != 1 or len(offsets) == 0:
         message = "must be [documents + 1], a first 0 and then the end of each document"
-        raise KernelInputError(Problem(field, message, "rank", value=tuple(offsets.shape)))
+        raise KernelInputError(Problem(field, message, "rank", value=tuple(offsets.shape), remedy=_LIKE_THIS))
     if offsets.dtype != torch.int32:
         remedy = f"Pass `{field}.to(torch.int32)`: kernels read 4 bytes per offset."
         raise KernelInputError(Problem(field, "must be int32", "dtype", value=offsets.dtype, remedy=remedy))
     if offsets.device != states.device or offsets.is_meta:
         message = f"must be on the device of the tokens, {states.device}, and hold values"
-        raise KernelInputError(Problem(field, message, "device", value=offsets.device))
+        remedy = f"Move it, or make it there: {field}.to(...)."
+        raise KernelInputError(Problem(field, message, "device", value=offsets.device, remedy=remedy))
     values = cast("list[int]", offsets.tolist())  # pyright: ignore[reportUnknownMemberType]  # torch types no elements
     if values[0] != 0:
-        raise KernelInputError(Problem(field, "must start at 0", "value", position=0, value=values[0]))
+        problem = Problem(field, "must start at 0", "value", position=0, value=values[0], remedy=_LIKE_THIS)
+        raise KernelInputError(problem)
     for position, (start, end) in enumerate(pairwise(values), start=1):
         if end < start:
             message = f"offsets must not decrease, and the one before is {start}"
-            raise KernelInputError(Problem(field, message, "value", position=position, value=end))
+            problem = Problem(field, message, "value", position=position, value=end, remedy=_LIKE_THIS)
+            raise KernelInputError(problem)
     if values[-1] != len(states):
         message = f"must end at the number of tokens, {len(states)}"
         remedy = "Offsets cover every token of the stream, padding included."
@@ -260,4 +274,4 @@ def _check_longest(field: str, longest: object, needed: int) -> None:
         raise KernelInputError(problem)
     if longest < needed:
         message = f"is less than the longest document, {needed} tokens"
-        raise KernelInputError(Problem(field, message, "value", value=longest))
+        raise KernelInputError(Problem(field, message, "value", value=longest, remedy=f"Pass {needed} or more."))

@@ -51,7 +51,7 @@ def _details(model: ModelReport) -> Iterator[str]:
         yield f"- **{_plain(model.name)}**: {_plain(message)}"
     remedy = model.remedy if path is None else path.remedy
     if remedy:
-        yield f"  To do: {_plain(remedy)}."
+        yield f"  To do: {_plain(remedy.rstrip('.'))}."
 
 
 def _plain(text: str | None) -> str:

@@ -114,7 +114,8 @@ def _audit_model(
         for attention in _OTHER_ATTENTIONS:
             reports.update(audit.with_attention(attention))
     except ANYTHING as error:
-        return ModelReport(target.name, None, Configured(), {}, _describe(error), time.perf_counter() - started)
+        message, remedy = _apart(error)
+        return ModelReport(target.name, None, Configured(), {}, message, time.perf_counter() - started, remedy)
     seconds = time.perf_counter() - started
     if declined is not None and all(path.verdict in ("error", "refused") for path in reports.values()):
         return ModelReport(target.name, None, Configured(), {}, _describe(declined), seconds, GIVE_A_BATCH)
@@ -266,6 +267,14 @@ def _failed(error: BaseException) -> PathReport:
     """Tell who declined for a reason of packing from all else that can go wrong."""
     declined = isinstance(error, PackingError) or any(words in str(error) for words in DECLINES)
     return PathReport("refused" if declined else "error", message=_describe(error))
+
+
+def _apart(error: BaseException) -> tuple[str, str]:
+    """What an error says, and apart from it what to do, where one thing is wrong."""
+    if not isinstance(error, PackingError) or len(error.problems) != 1:
+        return _describe(error), ""
+    problem = error.problems[0]
+    return f"{type(error).__name__}: {replace(problem, remedy='')}", problem.remedy
 
 
 def _describe(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import torch
 from torch import nn
@@ -22,6 +22,8 @@ from neatpack.kernels_bridge.audit.tiny_models import build_tiny_model, require_
 from neatpack.kernels_bridge.audit.witness import NAME, Witness, attention_registries, registered
 from neatpack.kernels_bridge.hf_masks import mask_kinds
 from neatpack.kernels_bridge.models import text_config
+
+_GIVE_A_BUILDER: Final = "Give a callable without arguments that returns the built torch.nn.Module."
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,7 @@ class Builder:
             model = self.build()
         if not isinstance(model, nn.Module):
             found = type(model).__name__
-            remedy = "Give a callable without arguments that returns the built torch.nn.Module."
-            raise ModelTypeError(Problem(self.name, "built no module", "type", value=found, remedy=remedy))
+            raise ModelTypeError(Problem(self.name, "built no module", "type", value=found, remedy=_GIVE_A_BUILDER))
         model = model.float().eval()
         if self.weights is None:
             self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -203,7 +204,8 @@ def parse_target(text: str) -> Target:
         remedy = "Write package.module:callable; the module is looked up from the current folder too."
         raise ModelError(Problem(text, message, "missing", remedy=remedy)) from error
     if not callable(found):
-        raise ModelError(Problem(text, "is not callable", "type", value=type(found).__name__))
+        kind = type(found).__name__
+        raise ModelError(Problem(text, "is not callable", "type", value=kind, remedy=_GIVE_A_BUILDER))
     return Builder(text, cast("Callable[[], object]", found))
 
 
@@ -221,7 +223,8 @@ def built_model(target: Target) -> Generator[nn.Module, None, None]:
             raise
         except (Exception, SystemExit) as error:
             message = f"cannot be built ({type(error).__name__}: {error})"
-            raise ModelError(Problem(target.name, message, "value")) from error
+            remedy = "Build it in Python, where the traceback says which line raises."
+            raise ModelError(Problem(target.name, message, "value", remedy=remedy)) from error
         yield variant.model
 
 

@@ -69,4 +69,5 @@ def _beginning(file: Path) -> bytes:
             return stream.read(BYTES_PER_FILE)
     except OSError as error:
         message = f"cannot be read ({error.strerror})"
-        raise BatchError(Problem("text", message, "value", value=str(file))) from error
+        remedy = "Give --text files that exist and that this user may read."
+        raise BatchError(Problem("text", message, "value", value=str(file), remedy=remedy)) from error

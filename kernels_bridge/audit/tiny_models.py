@@ -46,6 +46,8 @@ _MAPPINGS: Final[Mapping[Task, str]] = {
 _OF_DECODERS: Final = ("is_decoder", "causal")
 """Fields by which an encoder comes as a causal language model."""
 
+_AUDIT_YOUR_OWN: Final = "Audit a module of your own as package.module:callable, with --batch FILE of what it takes."
+
 
 def model_types(task: Task = "causal") -> list[str]:
     """List the model types of the installed Transformers that can be built for a task, such as "bert@encoder".
@@ -109,7 +111,7 @@ def tiny_config(name: str) -> PreTrainedConfig:
     if task == "images" and model_type not in IMAGE_FAMILIES:
         reason = OTHER_IMAGES.get(model_type, "reads images in a form that is not made here")
     if reason is not None:
-        raise ModelError(Problem("model type", reason, "unsupported", value=name))
+        raise ModelError(Problem("model type", reason, "unsupported", value=name, remedy=_AUDIT_YOUR_OWN))
     default = import_module("transformers").CONFIG_MAPPING[model_type]()
     if task != "causal":
         return shrunk(default)
@@ -153,7 +155,7 @@ def tiny_model_class(name: str) -> type[nn.Module]:
     whole = known[transformers.CONFIG_MAPPING[model_type]]
     if whole.config_class is not config_class:
         message = f"has no causal language model for its text ({config_class.__name__})"
-        raise ModelError(Problem("model type", message, "unsupported", value=name))
+        raise ModelError(Problem("model type", message, "unsupported", value=name, remedy=_AUDIT_YOUR_OWN))
     return cast("type[nn.Module]", whole)
 
 

@@ -66,7 +66,8 @@ class Witness:
         for name, by_pair in (("attention_mask", attention_mask), ("position_bias", position_bias)):
             if by_pair is not None:
                 message = f"is given to attention by {type(module).__name__}, and flash attention has no place for it"
-                raise ModelError(Problem(name, message, "unsupported", value=tuple(by_pair.shape)))
+                remedy = "Give boundaries as masks to eager or sdpa attention, or one document a row."
+                raise ModelError(Problem(name, message, "unsupported", value=tuple(by_pair.shape), remedy=remedy))
         causal = bool(getattr(module, "is_causal", True))
         reach = None if sliding_window is None else sliding_window - 1
         complete = None not in (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)

@@ -151,10 +151,12 @@ def _check_form(query: Tensor, key: Tensor, value: Tensor, token_indices: Tensor
     for name, states in (("query", query), ("key", key), ("value", value)):
         if states.ndim != 4:
             message = "must be [batch, sequence, heads, head_dim]"
-            raise KernelInputError(Problem(name, message, "rank", value=tuple(states.shape)))
+            remedy = "Leave rows apart: the tokens of documents are gathered here."
+            raise KernelInputError(Problem(name, message, "rank", value=tuple(states.shape), remedy=remedy))
         if states.shape[:2] != query.shape[:2]:
             message = f"must have the batch and sequence of query, {tuple(query.shape[:2])}"
-            raise KernelInputError(Problem(name, message, "shape", value=tuple(states.shape)))
+            remedy = "Pass all three for the same tokens, heads behind the sequence."
+            raise KernelInputError(Problem(name, message, "shape", value=tuple(states.shape), remedy=remedy))
     if token_indices.ndim != 1 or token_indices.dtype != torch.int64 or token_indices.device != query.device:
         message = f"must be int64 [tokens], in one stream, on {query.device}"
         remedy = "Call the bound model itself: its binding flattens metadata at entry."
@@ -165,9 +167,10 @@ def _check_form(query: Tensor, key: Tensor, value: Tensor, token_indices: Tensor
 def _option_problems(window: object, softcap: object) -> list[Problem]:
     problems: list[Problem] = []
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
-        message = "must count the tokens that a token sees, itself included: a positive int, or None for all"
-        problems.append(Problem("sliding_window", message, "value", value=repr(window)))
+        message = "must count the tokens that a token sees, itself included: a positive int"
+        remedy = "Pass None for all."
+        problems.append(Problem("sliding_window", message, "value", value=repr(window), remedy=remedy))
     if isinstance(softcap, bool) or not isinstance(softcap, (int, float)) or not 0 <= softcap < float("inf"):
         message = "must be 0 (none) or a positive number"
-        problems.append(Problem("softcap", message, "value", value=repr(softcap)))
+        problems.append(Problem("softcap", message, "value", value=repr(softcap), remedy="Pass 0.0 for none."))
     return problems

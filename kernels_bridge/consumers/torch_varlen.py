@@ -43,6 +43,7 @@ _TESTED: Final = "2.13.0"
 _CAUSAL: Final = 0
 """How many later keys a query sees; -1 is no limit."""
 _DROPOUTS: Final = ("attention_dropout", "attn_pdrop")
+_OTHER_CONSUMERS: Final = "Use the consumer 'block_causal', or 'reference'."
 
 
 class VarlenAttn(Protocol):
@@ -145,8 +146,7 @@ def _require_nothing_else(module: nn.Module, asked: Mapping[str, bool]) -> None:
     for what, is_asked in asked.items():
         if is_asked:
             message = f"{type(module).__name__} asks for {what}, which torch's varlen_attn cannot do"
-            remedy = "Use the consumer 'block_causal', or 'reference'."
-            raise ModelError(Problem("attention", message, "unsupported", remedy=remedy))
+            raise ModelError(Problem("attention", message, "unsupported", remedy=_OTHER_CONSUMERS))
 
 
 def _check_states(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -162,7 +162,7 @@ def _check_states(query: Tensor, key: Tensor, value: Tensor) -> None:
     if len({query.shape[-1], key.shape[-1], value.shape[-1]}) > 1 or query.shape[-1] % 8 or query.shape[-1] > 256:
         message = "head sizes must be equal, and a multiple of 8 up to 256"
         sizes = (query.shape[-1], key.shape[-1], value.shape[-1])
-        raise KernelInputError(Problem("query", message, "shape", value=sizes))
+        raise KernelInputError(Problem("query", message, "shape", value=sizes, remedy=_OTHER_CONSUMERS))
 
 
 def _tokens_first(states: Tensor) -> Tensor:

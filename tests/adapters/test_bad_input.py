@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
@@ -15,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from neatpack import adapters, contracts
 from neatpack.adapters import (
     PACKING_METHODS,
     AttentionCost,
@@ -97,7 +93,7 @@ from neatpack.adapters.segments import INTEGER_DTYPES
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import GatheredFlat, PhysicalFlat, SegmentIndex
-from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError, PlanError, Problem
+from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError, PlanError
 from tests.adapters.properties import listed
 
 _TAKE_IDS: Final[list[Callable[[Any], object]]] = [
@@ -296,20 +292,6 @@ def test_every_other_argument_is_named(field: str, call: Callable[[Any], object]
         call(bad)
     assert caught.value.problems[0].field == field
     assert caught.value.problems[0].remedy
-
-
-_MODULES: Final = [
-    path for package in (adapters, contracts) for path in Path(str(package.__file__)).parent.glob("*.py")
-]
-
-
-@pytest.mark.parametrize("path", _MODULES, ids=lambda path: f"{path.parent.name}.{path.stem}")
-def test_every_problem_says_what_to_do(path: Path) -> None:
-    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-    made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Problem"]
-    place = list(inspect.signature(Problem).parameters).index("remedy")
-    told = [len(call.args) > place or any(each.arg == "remedy" for each in call.keywords) for call in made]
-    assert all(told), [call.lineno for call, tells in zip(made, told, strict=True) if not tells]
 
 
 _SINGLE: Final[list[tuple[str, Callable[[Any], object]]]] = [

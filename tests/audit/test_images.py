@@ -123,6 +123,8 @@ def test_the_rest_are_listed_with_the_reason(texts: list[bytes]) -> None:
     for name, model in zip(rest, report.models, strict=True):
         assert model.error is not None
         assert OTHER_IMAGES.get(name, "in a form that is not made here") in model.error
+        assert model.remedy
+        assert model.remedy not in model.error
 
 
 def test_two_images_touch_at_a_boundary_and_no_change_takes_them_away(packed: PackedDocuments) -> None:

@@ -109,6 +109,13 @@ def test_the_summary_says_what_is_not_clean_and_why(leaking: Report) -> None:
     assert "To do: mend layers.1.conv (Conv1d): no other consumer takes this model." in summary
 
 
+def test_the_summary_says_what_to_do_about_what_was_not_audited(leaking: Report) -> None:
+    failed = ModelReport("none", None, Configured(), {}, "ModelError: it fails.", remedy="Audit another.")
+    assert markdown_summary(replace(leaking, models=(failed,))).split("\n\n")[2] == (
+        "- **none**: ModelError: it fails.\n  To do: Audit another."
+    )
+
+
 def test_what_was_not_seen_is_said_in_every_form(leaking: Report) -> None:
     path = PathReport("clean", untried=("a window is 4096",))
     report = replace(leaking, models=(ModelReport("m", "M", Configured(), {"configured": path}),))

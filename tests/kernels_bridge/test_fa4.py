@@ -125,7 +125,7 @@ def test_what_each_gpu_takes(
 ) -> None:
     problems = use_problems(capability, FA4Use(*sizes, **options))
     assert [problem.field for problem in problems] == fields
-    assert all(problem.kind == "unsupported" for problem in problems)
+    assert all(problem.kind == "unsupported" and problem.remedy for problem in problems)
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 
-@dataclass
+@dataclass(eq=False)
 class CallRecord:
     """What reached the attention function during one forward.
 

@@ -40,7 +40,7 @@ RowLengths: TypeAlias = tuple[tuple[int, ...], ...]
 """The lengths of the documents of each row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Inspection:
     """What was found in a batch.
 

@@ -279,7 +279,7 @@ def _check_labels(labels: Tensor, attention: Segments, structural: Segments, lab
         raise EncodingError(Problem("labels", message, "value", row, position, int(labels[row, position]), remedy))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Trial:
     """One row, or a part of it, to be given to the model twice.
 

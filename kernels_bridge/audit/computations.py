@@ -26,7 +26,7 @@ from neatpack.kernels_bridge.audit.subject import Answer
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD
 
 
-@dataclass
+@dataclass(eq=False)
 class Computation:
     """What a model computes, and what the tests say of it. Each test runs when it is first asked for, and once.
 

@@ -55,7 +55,7 @@ class Place:
         return self.stop - self.start
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedDocuments:
     """Documents packed into rows.
 

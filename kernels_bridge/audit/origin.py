@@ -95,7 +95,7 @@ def chooses_experts(model: nn.Module) -> bool:
     return any(word in name for name in names for word in _ROUTERS)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Record:
     """What went into one call of a module and came out of it, at the tokens of one document."""
 

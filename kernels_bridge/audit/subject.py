@@ -25,7 +25,7 @@ FEWEST_TOKEN_IDS: Final = 16
 """A table with fewer rows than this embeds something else than tokens: kinds of segments, say."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Piece:
     """Where one document's tokens stand in the output of a call.
 
@@ -40,7 +40,7 @@ class Piece:
     tokens: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answer:
     """What a model answered to all documents.
 

@@ -88,7 +88,7 @@ class ModelType:
         return Variant(model, witness, images)
 
 
-@dataclass
+@dataclass(eq=False)
 class Builder:
     """A callable that builds a module. The weights of what it builds first are given to all that it builds later.
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neatpack import adapters, contracts
+from neatpack import adapters, contracts, kernels_bridge
 from neatpack.adapters import (
     build_position_ids,
     document_rows,
@@ -31,6 +31,8 @@ from neatpack.adapters import (
     thd_lengths,
 )
 from neatpack.contracts.encodings import GatheredRows
+from neatpack.kernels_bridge.audit.documents import PackedDocuments
+from neatpack.kernels_bridge.inspect import Inspection
 
 _IDS: Final = torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]])
 
@@ -58,17 +60,27 @@ _MAKE: Final[list[Any]] = [
 
 
 def _classes(package: ModuleType) -> list[type]:
-    """Give the dataclasses that the modules of a package define."""
-    names = [module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+    """Give the dataclasses that the modules of a package define, and those of packages in it."""
+    names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     entries = [entry for name in names for entry in vars(importlib.import_module(name)).values()]
     return [entry for entry in entries if isinstance(entry, type) and is_dataclass(entry) and entry.__module__ in names]
 
 
+def _holding_tensors(package: ModuleType) -> list[type]:
+    return [each for each in _classes(package) if any("Tensor" in str(field.type) for field in fields(each))]
+
+
 def test_no_class_compares_its_tensors() -> None:
     """`==` of two tensors is a tensor, which is neither true nor false."""
-    classes = [*_classes(contracts), *_classes(adapters)]
-    held = [each for each in classes if any("Tensor" in str(field.type) for field in fields(each))]
+    held = [*_holding_tensors(contracts), *_holding_tensors(adapters)]
     assert GatheredRows in held
+    assert [each for each in held if "__eq__" in vars(each)] == []
+
+
+def test_no_class_of_the_bridge_compares_its_tensors() -> None:
+    pytest.importorskip("transformers", reason="one of its modules needs it")
+    held = _holding_tensors(kernels_bridge)
+    assert {Inspection, PackedDocuments} <= set(held)
     assert [each for each in held if "__eq__" in vars(each)] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import warnings
 from collections.abc import Generator, Mapping
@@ -34,6 +35,7 @@ def threads() -> Generator[int, None, None]:
 
 
 def _registries() -> list[Mapping[str, object]]:
+    gc.collect()  # What models of earlier tests have installed goes with them.
     attention, masks = modeling_utils.ALL_ATTENTION_FUNCTIONS, masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
     found: list[Mapping[str, object]] = [dict(interface) for interface in (attention, masks)]
     for interface in (attention, masks):

@@ -75,7 +75,8 @@ def check_agreement(
 
     Raises:
         DocumentIdsError: the ids are malformed.
-        EncodingError: an entry contradicts the ids, half of an encoding is missing, or `given` is no mapping.
+        EncodingError: an entry contradicts the ids, a part of NEAT metadata or of flash varlen kwargs is missing, or
+            `given` is no mapping.
         CapabilitiesError: no such `position_policy`.
 
     Example:

@@ -76,7 +76,7 @@ def check_metadata(segments: Segments, given: Mapping[str, object], arrays: Mapp
 
 
 def check_lengths(segments: Segments, arrays: Mapping[str, Array]) -> None:
-    """Compare THD lengths: the real ones with the documents, the padded ones with where those begin and end.
+    """Compare THD lengths: the real ones with the documents, the padded ones with where those begin, to the row's end.
 
     Raises:
         EncodingError: they differ, a document has a hole, or the two do not pair by column.
@@ -94,7 +94,8 @@ def check_lengths(segments: Segments, arrays: Mapping[str, Array]) -> None:
             stops = np.cumsum(found)
             real = name == "seq_lens" and np.array_equal(found, ends - starts)
             padded = name == "seq_lens_padded" and np.array_equal(stops - found, starts)
-            if not real and not (padded and (stops >= ends).all() and (stops <= segments.sequence).all()):
+            covers = (stops[-1:] == segments.sequence).all()
+            if not real and not (padded and (stops >= ends).all() and covers):
                 raise disagreement(
                     name, "counts other documents than the ids do", "disagreement", lengths.tolist(), row
                 )

@@ -47,10 +47,14 @@ def require_count(
 the group.
     """
     if not is_integer(value) or not least <= cast("int", value) <= most:
-        found = repr(value) if isinstance(value, str) else value
         message = f"must be an int from {least} to {most}"
-        raise error(Problem(field, message, "value", value=found, remedy=int_remedy(value, remedy)))
+        raise error(Problem(field, message, "value", value=shown(value), remedy=int_remedy(value, remedy)))
     return int(cast("int", value))
+
+
+def shown(value: object) -> object:
+    """Give what an error shows of a value that is no int: words in quotes, since "2" reads as 2."""
+    return repr(value) if isinstance(value, str) else value
 
 
 def int_remedy(value: object, remedy: str) -> str:

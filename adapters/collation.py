@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_integer, require_instance, require_list, require_pad_token
+from neatpack.adapters.arguments import INT32_MAX, is_integer, require_instance, require_list, require_pad_token, shown
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan
 from neatpack.adapters.segments import INTEGER_DTYPES, Integers, to_tensor
 from neatpack.adapters.yielding import apply_packing_contract
@@ -176,7 +176,7 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
             if not is_integer(row) or not PADDING_ROW <= cast("int", row) < len(plan):
                 message = f"must be a row of the plan, below {len(plan)}, or {PADDING_ROW} for padding alone"
                 remedy = "Give indices of rows of the plan."
-                raise PlanError(Problem("rows", message, "value", place, value=row, remedy=remedy))
+                raise PlanError(Problem("rows", message, "value", place, value=shown(row), remedy=remedy))
         numbers = np.array([int(row) for row in rows], np.int64)
     places = numbers.size * plan.capacity
     if not 0 < places <= INT32_MAX:

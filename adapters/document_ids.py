@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import int_remedy, is_count, require_count, tensor_problems
+from neatpack.adapters.arguments import int_remedy, is_count, require_count, shown, tensor_problems
 from neatpack.adapters.segments import INTEGER_DTYPES, Segments, as_segments, read_together, scan_segments, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
@@ -221,7 +221,9 @@ def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> 
         for place, length in enumerate(row_lengths):
             if not is_count(length) or length < 1:
                 remedy = int_remedy(length, "Leave empty documents out.")
-                problems.append(Problem("lengths", "must be a positive int", "value", row, place, length, remedy))
+                problems.append(
+                    Problem("lengths", "must be a positive int", "value", row, place, shown(length), remedy)
+                )
         if not problems and (places := sum(map(int, row_lengths))) > sequence_length:
             remedy = "Nothing is truncated: give a longer row or fewer documents."
             message = f"documents of the row need more than {sequence_length} places"

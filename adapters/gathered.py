@@ -278,7 +278,10 @@ def document_ids_from_metadata(
         >>> document_ids_from_metadata(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3]), (1, 4))
         tensor([[1, 0, 1, 2]])
     """
-    if shape is None:
+    if shape is None and isinstance(cast("object", packed_token_indices), Tensor) and packed_token_indices.ndim == 1:
+        remedy = "Pass shape=(batch, sequence): flat indices do not tell where a row ends."
+        problems = [Problem("shape", "is missing, which flat metadata needs", "missing", remedy=remedy)]
+    elif shape is None:
         problems = integer_rows_problems(packed_token_indices, "packed_token_indices")
     else:
         problems = _pair_problems(shape, "shape")

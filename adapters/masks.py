@@ -39,7 +39,8 @@ def build_block_causal_mask(
             finite number elsewhere, so that no backend makes NaN of a row.
         window: how many places a query sees, its own included; None for no limit.
         chunk: cut each document into chunks of so many places from its start, in which attention stays; None for none.
-        blocked: what an additive mask holds where attention is not allowed, such as `-math.inf`.
+        blocked: what an additive mask holds where attention is not allowed: `-math.inf`, or about the lowest finite
+            number of its dtype, which is the default.
         max_bytes: refuse to build a larger mask.
 
     Returns:
@@ -134,8 +135,8 @@ def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
     if -math.inf < number < torch.finfo(dtype).min:
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", f"does not fit {dtype}", "value", value=blocked, remedy=remedy))
-    if not torch.tensor(number, dtype=dtype).item() < 0:  # Where it rounds to 0, all is visible.
-        message = f"must be a negative number that {dtype} tells from 0, for an additive mask"
+    if not number <= torch.finfo(dtype).min / 2:  # A lesser bias is outweighed by scores.
+        message = f"must be -inf or about the lowest number of {dtype}, so that no score outweighs it"
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", message, "value", value=blocked, remedy=remedy))
     return float(number)

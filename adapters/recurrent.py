@@ -23,7 +23,7 @@ from neatpack.contracts.encodings import (
     SegmentIndex,
     parse_segment_index,
 )
-from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 PaddingIndex = Literal["unused", "numbered"]
 """What padding holds in a segment index: -1, or for each run of it a number of its own."""
@@ -120,7 +120,11 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
     if padding_mask is not None:
         _require_padding_of(index.seq_idx, padding_mask)
         ids = ids.masked_fill(padding_mask, 0)
-    return canonical_document_ids(as_segments(ids, field="seq_idx"))
+    try:
+        return canonical_document_ids(as_segments(ids, field="seq_idx"))
+    except DocumentIdsError as error:
+        problems = (replace(problem, value=cast("int", problem.value) - 1) for problem in error.problems)
+        raise DocumentIdsError(*problems) from None
 
 
 def segment_ids_from_offsets(cu_seqlens: Tensor, total_tokens: int | None = None) -> Tensor:
@@ -145,6 +149,9 @@ def segment_ids_from_offsets(cu_seqlens: Tensor, total_tokens: int | None = None
     last = int(offsets[-1])
     remedy = "Give the places of the stream, or None for as many as the offsets name."
     total = last if total_tokens is None else require_count(total_tokens, "total_tokens", remedy)
+    if last > INT32_MAX:
+        remedy = "Give the offsets of fewer tokens at a time."
+        raise EncodingError(Problem("cu_seqlens", "go past int32", "value", value=last, remedy=remedy))
     if not last <= total <= INT32_MAX:
         message = f"must be from {last}, the last offset, to {INT32_MAX}"
         raise EncodingError(Problem("total_tokens", message, "disagreement", value=total, remedy=remedy))

@@ -11,7 +11,15 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 import numpy as np
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import INT64_MAX, int_remedy, is_count, require_count, require_instance, require_list
+from neatpack.adapters.arguments import (
+    INT64_MAX,
+    int_remedy,
+    is_count,
+    require_count,
+    require_instance,
+    require_list,
+    shown,
+)
 from neatpack.adapters.plan_states import array_of, read_numbers, read_version
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
@@ -111,7 +119,7 @@ class RowPlan:
         require_list(dropped, "dropped", _LIST_REMEDY, error=PlanError)
         pieces: list[Piece] = []
         for row, items in enumerate(rows):
-            require_list(items, "rows", _LIST_REMEDY, error=PlanError)
+            require_list(items, "rows", "Give for each row a list of its documents.", error=PlanError)
             pieces += [_piece(item, counts, row) for item in items]
         table = np.reshape(np.array(pieces, np.int64), (-1, 3))
         bounds = np.cumsum([0, *map(len, rows)])
@@ -267,7 +275,7 @@ def _piece(item: object, lengths: Integers, row: int) -> Piece:
         return Piece(document, 0, int(lengths[document]))
     message = f"must hold documents below {lengths.size}, or pieces of them"
     remedy = "Give indices of the documents, or pieces of them."
-    raise PlanError(Problem("rows", message, "value", row, value=item, remedy=remedy))
+    raise PlanError(Problem("rows", message, "value", row, value=shown(item), remedy=remedy))
 
 
 def _shape_problems(plan: RowPlan) -> list[Problem]:

@@ -276,7 +276,7 @@ def read_on_host(tensor: Tensor) -> npt.NDArray[Any]:
         EncodingError: torch compiles or transforms the code that asks, so that there are no values yet.
     """
     if is_dynamo_compiling() or _is_recorded(tensor):
-        raise _no_values()
+        raise _no_values()  # In a graph: call this before it, or take the static_* function.
     host = tensor if tensor.is_cpu else tensor.cpu()
     try:
         return host.numpy()

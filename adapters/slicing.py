@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal, cast, get_args
 
 import numpy as np
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
+from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS
 from neatpack.adapters.labels import require_label_shift
@@ -67,7 +69,7 @@ def split_rows(
     Raises:
         BatchError: fewer rows than microbatches, an entry whose rows are not known or not as many, or flat kwargs
             without ids.
-        EncodingError: no such `padding`.
+        EncodingError: no such `padding`, or an entry is an argument of kernels.
         DocumentIdsError: flat kwargs are to be derived, and the ids are malformed or have a hole.
 
     Example:
@@ -81,6 +83,7 @@ def split_rows(
     remedy = "Give at most the rows of the batch: no part is empty."
     microbatches = require_count(microbatches, "microbatches", remedy, least=1, most=rows, error=BatchError)
     require_padding_segments(padding)
+    _require_cuttable(batch)
     sizes = [rows // microbatches + (part < rows % microbatches) for part in range(microbatches)]
     parts: list[dict[str, object]] = [{} for _ in sizes]
     for name, value in entries(batch).items():
@@ -97,9 +100,9 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
     """Tell along which dimension a pipeline schedule cuts each entry of a yielded batch; None where it is no tensor.
 
     What has None goes to each microbatch as it is: a maximum length stays an upper bound. Without a spec, a schedule
-    of torch does the same, but for cutting dimension 0 of every tensor, which of positions of several axes is the
-    axes. A spec of torch (2.13) is a dict with an entry for each argument, which torch pairs by order and not by name:
-    `TensorChunkSpec(dim)` for a dimension, and for None the class `_Replicate`, which has no public name.
+    of torch cuts dimension 0 of every tensor, which of positions of several axes is the axes. A spec of torch (2.13)
+    is a dict with an entry for each argument, which torch pairs by order and not by name: `TensorChunkSpec(dim)` for a
+    dimension, and for None the class `_Replicate`, which has no public name.
 
     Args:
         batch: as `apply_packing_contract` leaves it, without flat kwargs.
@@ -111,6 +114,7 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
     Raises:
         BatchError: an entry's rows are not known, it counts over all rows and does not survive a cut, or it is a list
             or an array of numpy's: a schedule cuts tensors alone.
+        EncodingError: an entry is an argument of kernels.
 
     Example:
         >>> import torch
@@ -125,6 +129,7 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
         >>> # ScheduleGPipe(stage, n_microbatches, loss_fn=loss_fn, kwargs_chunk_spec=spec).step(**batch)
     """
     rows, _ = batch_shape(batch)
+    _require_cuttable(batch)
     flat = [name for name in FLASH_FIELDS if name in batch]
     if flat:
         message = "counts over all rows of the batch, and does not survive a cut"
@@ -214,6 +219,27 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
     """
     segments = as_segments(document_ids)
     return segments.tensor(_places(segments, rank, ranks, layout))
+
+
+def _require_cuttable(batch: TrainingBatch[Tensor]) -> None:
+    """Raise where an entry holds tensors of which it does not say along what they are cut."""
+    refuse_kernel_fields(entries(batch))
+    message, remedy = "holds tensors whose rows are not known", "Leave it out, and derive it after the cut."
+    problems = [
+        Problem(name, message, "unsupported", value=type(value).__name__, remedy=remedy)
+        for name, value in entries(batch).items()
+        if not isinstance(value, Tensor) and not _is_listed(value) and _holds_tensors(value)
+    ]
+    if problems:
+        raise BatchError(*problems)
+
+
+def _holds_tensors(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_tensors, cast("Mapping[object, object]", value).values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tensors, cast("Sequence[object]", value)))
+    return isinstance(value, (Tensor, BlockMask))
 
 
 def _cut(name: str, value: object, sizes: list[int]) -> Sequence[object]:

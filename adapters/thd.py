@@ -472,8 +472,10 @@ def _require_fitting(real: Integers, padded: Integers) -> None:
     if wrong.size:
         *row, document = (int(index) for index in wrong[0])
         index = tuple(wrong[0])
-        message = f"document {document} does not fit the {int(padded[index])} places of its slot"
-        value = int(real[index])
+        slot, value = int(padded[index]), int(real[index])
+        message = f"document {document} does not fit the {slot} places of its slot"
+        if slot > INT32_MAX:
+            message = f"document {document} has a slot of {slot} places, past int32"
         remedy = "Count its tokens in one, and in the other these and the padding that follows them."
         raise EncodingError(
             Problem("seq_lens", message, "disagreement", row[0] if row else None, value=value, remedy=remedy)

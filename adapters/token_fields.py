@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_instance, require_pad_token, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.segments import read_on_host
@@ -21,6 +22,9 @@ from neatpack.contracts.tensors import is_dense
 
 DERIVED_FIELDS: Final = (*METADATA_FIELDS, *FLASH_FIELDS, *LENGTH_FIELDS)
 """Entries that are derived from ids, and speak of places or lengths: they do not move with the tokens."""
+
+_NOT_MOVED: Final = (*DERIVED_FIELDS, "attention_mask", "seq_idx")
+"""And those whose numbers at new padding would have to follow from the documents around it."""
 
 _PER_DOCUMENT: Final = ("document_keys", "document_starts")
 _RULES: Final = field_axes(TrainingBatch)
@@ -34,6 +38,8 @@ def batch_shape(batch: TrainingBatch[Tensor]) -> tuple[int, int]:
         BatchError: the batch has no `input_ids` of two dimensions.
     """
     tokens = entries(batch).get("input_ids")
+    if tokens is None:
+        raise BatchError(Problem("input_ids", "missing", "missing", remedy="Give the tokens, [batch, sequence]."))
     problems = tensor_problems(tokens, "input_ids", data=False)
     if problems or not isinstance(tokens, Tensor):
         raise BatchError(*problems)
@@ -78,7 +84,8 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
     """Move every per-token entry to other places of its row.
 
     Args:
-        batch: a batch whose tensors are per token, but for `document_keys` and `document_starts`.
+        batch: a batch whose tensors are per token, but for `document_keys` and `document_starts`. What is derived from
+            ids, `seq_idx` among it, is made after the move.
         places: int64, `[batch, new sequence]`: for each new place the place in the same row that it takes, or -1
             where it is padding. It is read once from its device.
         pad_token_id: what `input_ids` holds at new padding. Labels hold -100 there, `padding_mask` True, the others 0.
@@ -89,6 +96,7 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
     Raises:
         BatchError: an entry is neither per token nor known to stay, so that it cannot be moved; `places` are not
             places of these rows, or `pad_token_id` is no int.
+        EncodingError: an entry is an argument of kernels.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2]])
@@ -132,8 +140,10 @@ def require_movable(batch: TrainingBatch[Tensor]) -> None:
 
     Raises:
         BatchError: with every such entry.
+        EncodingError: an entry is an argument of kernels.
     """
     shape = batch_shape(batch)
+    refuse_kernel_fields(entries(batch))
     problems = [
         problem
         for name, value in entries(batch).items()
@@ -172,7 +182,7 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
     """List what keeps an entry from moving with the tokens."""
     if isinstance(value, Tensor) and not is_dense(value):
         return tensor_problems(value, name)
-    if not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
+    if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]
     if value.device != device:
         message = f"must lie where input_ids lies, on {device}"
@@ -208,7 +218,7 @@ def _require_places(places: object, shape: tuple[int, int], device: torch.device
 
 def _immovable(name: str, value: object) -> Problem:
     found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-    if name in DERIVED_FIELDS or name == "attention_mask":
+    if name in _NOT_MOVED:
         message = "is derived from the ids, and does not move with the tokens"
         remedy = "Move the tokens first, and derive afterwards."
         return Problem(name, message, "unsupported", value=found, remedy=remedy)

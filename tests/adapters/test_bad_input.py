@@ -74,6 +74,7 @@ from neatpack.adapters import (
     scan_static,
     seen_range,
     sees,
+    segment_ids_from_offsets,
     shard_tokens,
     split_rows,
     static_block_causal_mask,
@@ -653,10 +654,33 @@ def test_a_plan_holds_no_document_of_no_token() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_what_is_blocked_is_not_rounded_to_zero(dtype: torch.dtype) -> None:
-    """A mask of zeros would let every document see all others."""
-    with pytest.raises(PackingError, match="tells from 0"):
-        build_block_causal_mask(_IDS, dtype, blocked=-1e-60)
+@pytest.mark.parametrize("blocked", [-1e-60, -1e-3, -1e4])
+def test_what_is_blocked_is_outweighed_by_no_score(dtype: torch.dtype, blocked: float) -> None:
+    """A mask of zeros, or about zeros, would let every document see all others."""
+    with pytest.raises(PackingError, match="no score outweighs it"):
+        build_block_causal_mask(_IDS, dtype, blocked=blocked)
+    about = torch.finfo(dtype).min * 0.75
+    check_agreement(_IDS, {"attention_mask": build_block_causal_mask(_IDS, dtype, blocked=about)})
+
+
+_TOLD: Final = [
+    (
+        lambda: document_ids_from_segment_index(SegmentIndex(torch.tensor([[0, 1, 0]]).int())),
+        "position 2] = 0: id comes",
+    ),
+    (lambda: document_ids_from_metadata(torch.tensor([0, 1]), torch.tensor([0, 2])), "Pass shape="),
+    (lambda: segment_ids_from_offsets(torch.tensor([0, 2**31])), "cu_seqlens = 2147483648: go past int32"),
+    (lambda: RowPlan.from_rows(cast("Any", [["0"], ["1"]]), [2, 3], 4), "= '0': must hold documents"),
+    (lambda: RowPlan.from_rows(cast("Any", [0, 1]), [2, 3], 4), "for each row a list"),
+    (lambda: document_ids_from_lengths(cast("Any", [["2", "1"]]), 4), "= '2': must be a positive int"),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), _TOLD)
+def test_what_is_told_is_what_was_given(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(PackingError) as caught:
+        call()
+    assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(("field", "pad"), [("labels", 0), ("input_ids", -1), ("input_ids", 300)])

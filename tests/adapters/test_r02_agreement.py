@@ -264,8 +264,16 @@ def test_lengths_cannot_stand_beside_a_hole(name: str, length: int) -> None:
         check_agreement(torch.tensor([[1, 0, 1]]), {name: torch.tensor([[length]])})
 
 
+def test_padded_lengths_cover_the_row() -> None:
+    """In one stream, every later row would begin too early."""
+    ids = torch.tensor([[1, 1, 0], [1, 1, 0]])
+    check_agreement(ids, {"seq_lens_padded": torch.tensor([[3], [3]])})
+    with pytest.raises(EncodingError, match=r"seq_lens_padded\[row 0\]"):
+        check_agreement(ids, {"seq_lens_padded": torch.tensor([[2], [3]])})
+
+
 @pytest.mark.parametrize(
-    ("real", "padded"), [([[2, 2, 0]], [[2, 0, 3]]), ([[2, -1000, 2]], [[2, 3, -1000]]), ([[0, 2, 2]], [[2, 2, 0]])]
+    ("real", "padded"), [([[2, 2, 0]], [[2, 0, 3]]), ([[2, -1000, 2]], [[2, 3, -1000]]), ([[0, 2, 2]], [[2, 3, 0]])]
 )
 def test_lengths_of_a_document_stand_in_one_column(real: list[list[int]], padded: list[list[int]]) -> None:
     """Consumers pair the two by column, so that documents would take the slots of others."""

@@ -4,7 +4,8 @@
 # pyright: reportUnknownMemberType=false, reportTypedDictNotRequiredAccess=false
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 import numpy as np
 import pytest
@@ -14,12 +15,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributed.pipelining import microbatch
 
-from neatpack.adapters.alignment import document_multiple
+from neatpack.adapters.alignment import document_multiple, pad_documents, pad_rows
+from neatpack.adapters.block_mask import build_block_mask
 from neatpack.adapters.boundary_fields import FLASH_FIELDS
 from neatpack.adapters.gathered import gathered_rows
+from neatpack.adapters.layer_masks import LayerView, build_layer_masks
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.positions import build_position_ids
+from neatpack.adapters.recurrent import segment_index
 from neatpack.adapters.slicing import (
     CONTEXT_LAYOUTS,
     ContextLayout,
@@ -29,6 +33,7 @@ from neatpack.adapters.slicing import (
     split_rows,
 )
 from neatpack.adapters.thd import thd_lengths
+from neatpack.adapters.token_fields import take_places
 from neatpack.adapters.yielding import apply_packing_contract
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
@@ -36,6 +41,8 @@ from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingErro
 from tests.adapters import oracle_slicing
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
+
+Call = Callable[[Any], object]
 
 
 def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
@@ -221,6 +228,48 @@ def test_what_cannot_be_cut_is_refused_by_name() -> None:
     assert fault(BatchError, lambda: split_rows(flat, 1))[0] == "document_ids"
     flat["document_ids"] = tensor([[1]])
     assert fault(BatchError, lambda: split_rows(flat, 1)) == ("document_ids", (1, 1))
+
+
+_CUT_ROWS: Final[tuple[Call, ...]] = (lambda batch: split_rows(batch, 2), pipeline_chunk_dims)
+_MOVED: Final[tuple[Call, ...]] = (
+    lambda batch: pad_rows(batch, 4),
+    lambda batch: pad_documents(batch, 4),
+    lambda batch: take_places(batch, torch.zeros(2, 1, dtype=torch.int64)),
+    lambda batch: shard_tokens(batch, 0, 1, "contiguous", label_shift="model"),
+)
+_ROWS: Final = [[1, 1, 2], [1, 2, 2]]
+
+
+@pytest.mark.parametrize("call", [*_CUT_ROWS, *_MOVED])
+@pytest.mark.parametrize("name", ["cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_padded", "max_seqlen_q"])
+def test_arguments_of_kernels_are_never_cut_even_where_they_have_as_many_entries_as_rows(call: Call, name: str) -> None:
+    batch = training_batch(_ROWS, **{name: torch.tensor([0, 4], dtype=torch.int32)})
+    assert fault(EncodingError, lambda: call(batch))[0] == name
+
+
+@pytest.mark.parametrize("call", _CUT_ROWS)
+def test_tensors_inside_of_entries_are_not_given_to_each_part_whole(call: Call) -> None:
+    ids = tensor(_ROWS)
+    masks = build_layer_masks(ids, {"full": LayerView()})
+    for name, value in (("attention_mask", masks), ("others", {"nested": [ids]}), ("blocks", build_block_mask(ids))):
+        batch = training_batch(_ROWS, **{name: value})
+        with pytest.raises(BatchError, match=rf"{name} = .*rows are not known"):
+            call(batch)
+    call(training_batch(_ROWS, source={"name": "web", "shard": 3}))
+
+
+@pytest.mark.parametrize("call", _MOVED)
+def test_segment_numbers_do_not_move_with_tokens(call: Call) -> None:
+    """At new padding they would have to follow from the documents around it."""
+    batch = training_batch(_ROWS, seq_idx=segment_index(tensor(_ROWS)).seq_idx)
+    assert fault(BatchError, lambda: call(batch))[0] == "seq_idx"
+
+
+@pytest.mark.parametrize("call", [*_CUT_ROWS, *_MOVED])
+def test_a_batch_without_tokens_is_told_what_is_missing(call: Call) -> None:
+    batch: Any = {"labels": tensor(_ROWS)}
+    with pytest.raises(BatchError, match=r"input_ids: missing\. Give the tokens"):
+        call(batch)
 
 
 def test_lengths_that_ranks_cannot_share_are_refused() -> None:

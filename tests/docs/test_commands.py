@@ -32,7 +32,10 @@ def test_every_option_of_the_audit_is_on_its_page(capsys: pytest.CaptureFixture[
     assert options - set(re.findall(r"--[a-z-]+", page)) == set()
 
 
-def test_inspect_prints_what_the_page_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_what_the_page_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     (shown,) = (block for block in blocks_of(REPOSITORY / "docs/batches.md") if block.mark.startswith("from: inspect "))
     batch = tmp_path / "batch.json"
     batch.write_text(shown.mark.removeprefix("from: inspect "))

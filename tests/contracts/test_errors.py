@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import copy
-import inspect
 import pickle
-from pathlib import Path
-from typing import Final, get_args
+from typing import get_args
 
 import pytest
 
 import neatpack.contracts.errors as errors
-from neatpack import adapters, contracts, kernels_bridge
 from neatpack.contracts import PROBLEM_KINDS, PackingError, Problem, ProblemKind
 
 LEAVES = [
@@ -77,46 +73,3 @@ def test_a_long_value_is_cut_in_the_text_and_kept_as_data() -> None:
 
 def test_kinds_and_their_literal_agree() -> None:
     assert set(PROBLEM_KINDS) == set(get_args(ProblemKind))
-
-
-MODULES: Final = [
-    (path, f"{package.__name__}.{path.stem}")
-    for package in (adapters, contracts, kernels_bridge)
-    for path in sorted(Path(str(package.__file__)).parent.rglob("*.py"))
-]
-PLACE: Final = list(inspect.signature(Problem).parameters).index("remedy")
-
-
-def untold(code: str) -> list[int]:
-    """The lines at which a program makes a problem without a remedy, or with an empty one."""
-    made = [
-        node
-        for node in ast.walk(ast.parse(code))
-        if isinstance(node, ast.Call) and "Problem" in {getattr(node.func, "id", ""), getattr(node.func, "attr", "")}
-    ]
-    given = [[*call.args[PLACE:], *(each.value for each in call.keywords if each.arg == "remedy")] for call in made]
-    return [
-        call.lineno
-        for call, remedies in zip(made, given, strict=True)
-        if not remedies or (isinstance(remedies[0], ast.Constant) and not remedies[0].value)
-    ]
-
-
-@pytest.mark.parametrize("path", [path for path, _ in MODULES], ids=[name for _, name in MODULES])
-def test_every_problem_says_what_to_do(path: Path) -> None:
-    assert untold(path.read_text(encoding="utf-8")) == []
-
-
-@pytest.mark.parametrize(
-    ("call", "tells"),
-    [
-        ("Problem('ids', 'is wrong', 'value')", False),
-        ("errors.Problem('ids', 'is wrong', 'value', row=1)", False),
-        ("Problem('ids', 'is wrong', 'value', remedy='')", False),
-        ("Problem('ids', 'is wrong', 'value', 0, 1, 2, '')", False),
-        ("Problem('ids', 'is wrong', 'value', remedy='Renumber it.')", True),
-        ("Problem('ids', 'is wrong', 'value', 0, 1, 2, RENUMBER)", True),
-    ],
-)
-def test_a_problem_that_does_not_would_be_seen(call: str, tells: bool) -> None:
-    assert untold(call) == ([] if tells else [1])

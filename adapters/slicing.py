@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
-from neatpack.adapters.boundary_fields import FLASH_FIELDS
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS
 from neatpack.adapters.labels import require_label_shift
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs, require_padding_segments
@@ -289,7 +289,7 @@ def _no_rows(name: str, found: object, rows: int) -> Problem:
 def _attention_segments(batch: TrainingBatch[Tensor]) -> Segments:
     """Scan the ids that attention goes by."""
     shape = batch_shape(batch)
-    for name in ("_packed_seq_ids", "attention_document_ids", "document_ids"):
+    for name in IDS:
         ids = entries(batch).get(name)
         if isinstance(ids, Tensor):
             if token_axis(name, ids, shape) is None:

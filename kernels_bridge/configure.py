@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal, cast
 import torch.distributed as dist
 from torch import nn
 
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, PACKED_SEQ_IDS
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, ConsumerError, ModelError, ModelTypeError, Problem
 from neatpack.contracts.kernels import LAST_RESORT, Rejected
 from neatpack.kernels_bridge.binding import Binding, bind, restored_if_refused
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known, with_own_positions
-from neatpack.kernels_bridge.entry import DOCUMENT_IDS, FLASH_FIELDS
 from neatpack.kernels_bridge.forward_ranks import WRAPPERS
 from neatpack.kernels_bridge.hf_attention import interface_modules
 from neatpack.kernels_bridge.models import (
@@ -159,8 +159,8 @@ def validate_flash_packing_support(attn_implementation: str = "sdpa", model: nn.
         _require_varlen_transformers()
         return
     names = set(forward_arguments(inner) or ())
-    if DOCUMENT_IDS not in names and not names.issuperset(FLASH_FIELDS):
-        message = f"{type(inner).__name__}.forward names neither {DOCUMENT_IDS} nor all of {', '.join(FLASH_FIELDS)}"
+    if PACKED_SEQ_IDS not in names and not names.issuperset(FLASH_FIELDS):
+        message = f"{type(inner).__name__}.forward names neither {PACKED_SEQ_IDS} nor all of {', '.join(FLASH_FIELDS)}"
         remedy = "Add them to its arguments: `**kwargs` is no proof that boundaries arrive."
         raise ModelError(Problem("forward", message, "unsupported", remedy=remedy))
 

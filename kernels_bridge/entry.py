@@ -9,6 +9,7 @@ from typing import Final
 from torch import Tensor, nn
 
 from neatpack.adapters.agreement import scan_agreeing
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.gathered import document_ids_from_metadata
 from neatpack.adapters.segments import Segments
 from neatpack.adapters.thd import check_thd_offsets
@@ -16,10 +17,7 @@ from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BoundariesMissingError, EncodingError, Problem
 from neatpack.kernels_bridge.models import positional_arguments
 
-DOCUMENT_IDS: Final = "_packed_seq_ids"
 ATTENTION_MASK: Final = "attention_mask"
-FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
 THD_OFFSETS: Final = (
     "cu_seqlens",
     "cu_seqlens_padded",
@@ -60,7 +58,7 @@ def name_arguments(
     The rest stay positional, so that a forward with positional-only or `*args` parameters is called as before.
     """
     names = positional_arguments(model)[: len(args)]
-    boundaries = {*_TOKENS, DOCUMENT_IDS, ATTENTION_MASK, "position_ids", *FLASH_FIELDS, *METADATA_FIELDS}
+    boundaries = {*_TOKENS, PACKED_SEQ_IDS, ATTENTION_MASK, "position_ids", *FLASH_FIELDS, *METADATA_FIELDS}
     first = next((place for place, name in enumerate(names) if name in boundaries), len(args))
     moved = dict(zip(names[first:], args[first:], strict=False))
     twice = next((name for name in moved if name in kwargs), None)
@@ -105,11 +103,11 @@ def read_call(
         if model.training and not thd:
             raise _ids_missing()
         return None
-    taken = {DOCUMENT_IDS, ATTENTION_MASK, *FLASH_FIELDS, *(METADATA_FIELDS[:1] if thd else METADATA_FIELDS)}
+    taken = {PACKED_SEQ_IDS, ATTENTION_MASK, *FLASH_FIELDS, *(METADATA_FIELDS[:1] if thd else METADATA_FIELDS)}
     rest = {name: value for name, value in kwargs.items() if name not in taken}
     _check_tokens(ids, tokens)
     compared = {name: value for name, value in given.items() if name in taken or name not in METADATA_FIELDS}
-    scanned = scan_agreeing(ids, compared, field=DOCUMENT_IDS, position_policy=capabilities.position_policy)
+    scanned = scan_agreeing(ids, compared, field=PACKED_SEQ_IDS, position_policy=capabilities.position_policy)
     offsets = {name: value for name in THD_OFFSETS if isinstance(value := rest.get(name), Tensor)}
     if offsets:
         check_thd_offsets(scanned.attention, offsets)
@@ -123,7 +121,7 @@ def is_thd(given: Mapping[str, object]) -> bool:
 
 def _given_ids(given: Mapping[str, object], tokens: Mapping[str, Tensor]) -> Tensor | None:
     """Give the ids of a call; NEAT metadata alone holds them as well, flat or not."""
-    ids = given.get(DOCUMENT_IDS)
+    ids = given.get(PACKED_SEQ_IDS)
     if ids is None and "packed_token_indices" in given:
         indices, offsets = given["packed_token_indices"], given.get("cu_seqlens")
         if not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
@@ -135,7 +133,7 @@ def _given_ids(given: Mapping[str, object], tokens: Mapping[str, Tensor]) -> Ten
     if ids is None or isinstance(ids, Tensor):
         return ids
     remedy = "Pass the batch's ids, int64 [batch, sequence]."
-    raise EncodingError(Problem(DOCUMENT_IDS, "must be a tensor", "type", value=type(ids).__name__, remedy=remedy))
+    raise EncodingError(Problem(PACKED_SEQ_IDS, "must be a tensor", "type", value=type(ids).__name__, remedy=remedy))
 
 
 def _tokens(model: nn.Module, args: tuple[object, ...], given: Mapping[str, object]) -> Mapping[str, Tensor]:
@@ -148,11 +146,11 @@ def _check_tokens(ids: Tensor, tokens: Mapping[str, Tensor]) -> None:
         if tuple(value.shape[:2]) != tuple(ids.shape):
             message = f"must be [batch, sequence] like {name}, {tuple(value.shape[:2])}"
             remedy = "Cut and pad ids together with the tokens that they belong to."
-            raise EncodingError(Problem(DOCUMENT_IDS, message, "shape", value=tuple(ids.shape), remedy=remedy))
+            raise EncodingError(Problem(PACKED_SEQ_IDS, message, "shape", value=tuple(ids.shape), remedy=remedy))
         if value.device != ids.device:
             message = f"must lie where {name} lies, on {value.device}"
-            remedy = f"Move it: {DOCUMENT_IDS}.to(...)."
-            raise EncodingError(Problem(DOCUMENT_IDS, message, "device", value=ids.device, remedy=remedy))
+            remedy = f"Move it: {PACKED_SEQ_IDS}.to(...)."
+            raise EncodingError(Problem(PACKED_SEQ_IDS, message, "device", value=ids.device, remedy=remedy))
 
 
 def _ids_missing() -> BoundariesMissingError:
@@ -161,5 +159,5 @@ def _ids_missing() -> BoundariesMissingError:
         "`with get_binding(model).suspended():`."
     )
     return BoundariesMissingError(
-        Problem(DOCUMENT_IDS, "missing from a forward in training mode", "missing", remedy=remedy)
+        Problem(PACKED_SEQ_IDS, "missing from a forward in training mode", "missing", remedy=remedy)
     )

@@ -6,8 +6,9 @@ from typing import Final
 
 from torch import nn
 
+from neatpack.adapters.boundary_fields import METADATA_FIELDS
 from neatpack.adapters.gathered import build_packed_sequence_metadata, gathered_flat
-from neatpack.kernels_bridge.entry import METADATA_FIELDS, PackedCall
+from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.models import forward_arguments
 
 NEEDED: Final[tuple[str, ...]] = METADATA_FIELDS[:2]

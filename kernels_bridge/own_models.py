@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from torch import nn
 
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.positions import build_position_ids
-from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, PackedCall
+from neatpack.kernels_bridge.entry import ATTENTION_MASK, PackedCall
 from neatpack.kernels_bridge.models import forward_arguments
 from neatpack.kernels_bridge.neat_metadata import metadata_arguments
 
@@ -24,8 +25,8 @@ def own_arguments(model: nn.Module, call: PackedCall) -> dict[str, object]:
     """
     names = set(forward_arguments(model) or ())
     arguments: dict[str, object] = {}
-    if DOCUMENT_IDS in names:
-        arguments[DOCUMENT_IDS] = call.document_ids
+    if PACKED_SEQ_IDS in names:
+        arguments[PACKED_SEQ_IDS] = call.document_ids
     arguments.update(_mask_arguments(names, call))
     arguments.update(metadata_arguments(model, call))
     if "position_ids" in names and call.arguments.get("position_ids") is None:
@@ -47,7 +48,7 @@ def reason_unnamed(model: nn.Module, needed: tuple[str, ...]) -> str | None:
     if not missing:
         return None
     spelled = ", ".join(f"`{name}`" for name in missing)
-    alternative = "" if DOCUMENT_IDS in missing else f" or, if it reads ids, `{DOCUMENT_IDS}`"
+    alternative = "" if PACKED_SEQ_IDS in missing else f" or, if it reads ids, `{PACKED_SEQ_IDS}`"
     return (
         f"{type(model).__name__}.forward does not name {spelled}, and `**kwargs` is no proof that boundaries arrive: "
         f"add {spelled}{alternative} to its arguments"
@@ -62,4 +63,4 @@ def _mask_arguments(names: set[str], call: PackedCall) -> dict[str, object]:
         return {}
     if mask_type == "block_causal":
         return {ATTENTION_MASK: build_block_causal_mask(call.segments)}
-    return {} if DOCUMENT_IDS in names else {ATTENTION_MASK: call.document_ids}
+    return {} if PACKED_SEQ_IDS in names else {ATTENTION_MASK: call.document_ids}

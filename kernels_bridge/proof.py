@@ -10,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from neatpack.adapters.boundary_fields import PACKED_SEQ_IDS
 from neatpack.contracts.errors import ModelError, Problem
 from neatpack.kernels_bridge.audit.borrowing import Borrowed
 from neatpack.kernels_bridge.audit.configured import kernel_calls
@@ -20,7 +21,6 @@ from neatpack.kernels_bridge.audit.subject import Subject
 from neatpack.kernels_bridge.audit.targets import layer_windows
 from neatpack.kernels_bridge.audit.ways import noise_of
 from neatpack.kernels_bridge.binding import Binding
-from neatpack.kernels_bridge.entry import DOCUMENT_IDS
 from neatpack.kernels_bridge.forward_ranks import is_sharded
 from neatpack.kernels_bridge.models import require_module
 
@@ -55,9 +55,9 @@ def prove(model: nn.Module, binding: Binding) -> None:
 
 def _reason_against(model: nn.Module, binding: Binding) -> str | None:
     """Say what was seen that speaks against the binding; None where all is as it should be."""
-    subject = Subject(model, hooked=frozenset({DOCUMENT_IDS}))
+    subject = Subject(model, hooked=frozenset({PACKED_SEQ_IDS}))
     packed = pack_documents([_TEXT], subject.vocabulary(), _device(model))
-    ask: Ask = partial(subject.packed, packed, {DOCUMENT_IDS: packed.document_ids})
+    ask: Ask = partial(subject.packed, packed, {PACKED_SEQ_IDS: packed.document_ids})
     answer = ask()
     seen = kernel_calls(binding, packed, layer_windows(model))
     if seen is not None and not seen.boundaries_seen:

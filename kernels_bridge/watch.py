@@ -19,12 +19,12 @@ from typing_extensions import Self
 
 from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import require_count, require_instance
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.batch import LabelShift
 from neatpack.contracts.errors import BatchError, EncodingError, IsolationError, PackingError, Problem
-from neatpack.kernels_bridge.audit.alone import IDS, LENGTHS
 from neatpack.kernels_bridge.audit.borrowing import Borrowed
 from neatpack.kernels_bridge.audit.probes import variation
 from neatpack.kernels_bridge.audit.random_state import seeded
@@ -33,7 +33,7 @@ from neatpack.kernels_bridge.audit.subject import Subject
 from neatpack.kernels_bridge.audit.ways import noise_of
 from neatpack.kernels_bridge.binding import get_binding
 from neatpack.kernels_bridge.compiling import eagerly
-from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, METADATA_FIELDS
+from neatpack.kernels_bridge.entry import ATTENTION_MASK
 from neatpack.kernels_bridge.forward_ranks import is_sharded
 from neatpack.kernels_bridge.inspect import find_document_ids
 from neatpack.kernels_bridge.models import declared_position_policy, positional_arguments, require_module
@@ -259,7 +259,7 @@ def _raise(error: PackingError) -> None:
 
 
 def _document_ids(given: Mapping[str, object]) -> tuple[str, Tensor]:
-    order = (DOCUMENT_IDS, "attention_document_ids", "document_ids")
+    order = (PACKED_SEQ_IDS, "attention_document_ids", "document_ids")
     for name in order:
         value = given.get(name)
         if isinstance(value, Tensor):
@@ -358,10 +358,10 @@ def _cut_row(
     own = ids[row : row + 1, places]
     binding = get_binding(model)
     arguments: dict[str, object] = {"use_cache": False}
-    if binding is not None and DOCUMENT_IDS not in given:
+    if binding is not None and PACKED_SEQ_IDS not in given:
         return None
     for name, value in given.items():
-        if name in ("input_ids", "labels", *METADATA_FIELDS, *LENGTHS, "qkv_format"):
+        if name in ("input_ids", "labels", *METADATA_FIELDS, *LENGTH_FIELDS, "qkv_format"):
             continue
         if name in FLASH_FIELDS:
             arguments[name] = flash_varlen_kwargs(own)[name]  # type: ignore[literal-required]
@@ -392,7 +392,7 @@ def _cut_mask(mask: object, row: int, places: slice) -> object:
 def _moved(model: nn.Module, trial: _Trial) -> float:
     """Ask the model about both, and give the greatest movement of another document in shares of the scale."""
     binding = get_binding(model)
-    subject = Subject(model, frozenset({DOCUMENT_IDS} if binding is not None else ()))
+    subject = Subject(model, frozenset({PACKED_SEQ_IDS} if binding is not None else ()))
     with Borrowed() as borrowed, torch.no_grad(), seeded():
         borrow_model(borrowed, model, gradients=False)
         model.eval()

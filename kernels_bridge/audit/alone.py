@@ -9,19 +9,15 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.declarations import declared
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
-from neatpack.kernels_bridge.entry import ATTENTION_MASK, FLASH_FIELDS, METADATA_FIELDS
-
-IDS: Final = ("_packed_seq_ids", "attention_document_ids", "document_ids")
-"""The fields that hold document ids; those first that policy has joined or excluded."""
-
-LENGTHS: Final = ("seq_lens", "seq_lens_padded")
+from neatpack.kernels_bridge.entry import ATTENTION_MASK
 
 BOUNDARY_FIELDS: Final = frozenset(
-    {*IDS, *FLASH_FIELDS, *METADATA_FIELDS, *LENGTHS, "seq_idx", "padding_mask", ATTENTION_MASK, "qkv_format"}
+    {*IDS, *FLASH_FIELDS, *METADATA_FIELDS, *LENGTH_FIELDS, "seq_idx", "padding_mask", ATTENTION_MASK, "qkv_format"}
 )
 """The fields of a batch that say where documents end, or what is padding."""
 
@@ -34,7 +30,7 @@ def fields_of_one(length: int, model: nn.Module, device: torch.device) -> dict[s
     return {
         **dict.fromkeys(IDS, ids),
         **flash_varlen_kwargs(ids),
-        **dict.fromkeys(LENGTHS, torch.tensor([[length]], device=device)),
+        **dict.fromkeys(LENGTH_FIELDS, torch.tensor([[length]], device=device)),
         "packed_token_indices": torch.arange(length, device=device)[None],
         "cu_seqlens": offsets[None],
         "max_seqlen": length,

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from neatpack.adapters.arguments import require_instance
+from neatpack.adapters.boundary_fields import IDS, PACKED_SEQ_IDS
 from neatpack.contracts.errors import BatchError, IsolationError, ModelError, ModelTypeError, PackingError, Problem
 from neatpack.kernels_bridge.audit.advice import with_advice
 from neatpack.kernels_bridge.audit.alone import (
     BOUNDARY_FIELDS,
-    IDS,
     cut_mask,
     cut_to_document,
     fields_of_one,
@@ -39,7 +39,7 @@ from neatpack.kernels_bridge.audit.trials import (
 )
 from neatpack.kernels_bridge.audit.ways import Way, configured_way, noise_of
 from neatpack.kernels_bridge.binding import Binding, get_binding
-from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS
+from neatpack.kernels_bridge.entry import ATTENTION_MASK
 from neatpack.kernels_bridge.forward_ranks import is_sharded
 from neatpack.kernels_bridge.inspect import find_document_ids
 
@@ -274,7 +274,7 @@ def audit_build(name: str, model: nn.Module, batch: Mapping[str, object], keep_w
     """
     with _as_configured(_executed(model)) as (_, binding, _):
         if binding is not None:
-            batch = {**batch, DOCUMENT_IDS: _documents_of(batch).document_ids}
+            batch = {**batch, PACKED_SEQ_IDS: _documents_of(batch).document_ids}
         report = audit_isolation(model, batch, keep_weights=keep_weights)
     return replace(report.model, name=name)
 

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from neatpack.adapters.boundary_fields import PACKED_SEQ_IDS
 from neatpack.kernels_bridge.audit.alone import BOUNDARY_FIELDS, arguments_alone
 from neatpack.kernels_bridge.audit.computations import Computations
 from neatpack.kernels_bridge.audit.configured import kernel_calls
@@ -26,7 +27,6 @@ from neatpack.kernels_bridge.audit.targets import layer_windows
 from neatpack.kernels_bridge.audit.verdicts import THRESHOLD, KernelCalls
 from neatpack.kernels_bridge.audit.weight_gradients import unless_weights_differ
 from neatpack.kernels_bridge.binding import Binding
-from neatpack.kernels_bridge.entry import DOCUMENT_IDS
 
 CONFIGURED: Path = next(path for path in PATHS if path.name == "configured")
 
@@ -75,7 +75,7 @@ class Way:
 
     @property
     def _hooked(self) -> tuple[str, ...]:
-        return () if self.binding is None else (DOCUMENT_IDS,)
+        return () if self.binding is None else (PACKED_SEQ_IDS,)
 
     def _report(self, packed: PackedDocuments, without: Given | None, compares: bool) -> PathReport:
         """Examine all that the model answers to each token: the logits first, and the rest if they do not leak."""

@@ -7,11 +7,12 @@ from typing import Final
 
 from torch import nn
 
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, PACKED_SEQ_IDS
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.kernels import Accepted, Attachment, Decision, Rejected
 from neatpack.kernels_bridge.attachments import NothingAttached
 from neatpack.kernels_bridge.capabilities import get_packing_capabilities
-from neatpack.kernels_bridge.entry import ATTENTION_MASK, DOCUMENT_IDS, FLASH_FIELDS, PackedCall
+from neatpack.kernels_bridge.entry import ATTENTION_MASK, PackedCall
 from neatpack.kernels_bridge.hf_attention import interface_modules, reason_held_inside
 from neatpack.kernels_bridge.models import NATIVE_FA4, declared_flag, declared_mask_type, forward_arguments, text_config
 from neatpack.kernels_bridge.neat_metadata import NEEDED
@@ -63,10 +64,10 @@ def _declares(model: nn.Module) -> bool:
 
 def _mask_names(names: tuple[str, ...], capabilities: PackingCapabilities) -> tuple[str, ...]:
     """Name the arguments by which the mask type can reach the forward."""
-    if DOCUMENT_IDS in names:
-        return (DOCUMENT_IDS,)
+    if PACKED_SEQ_IDS in names:
+        return (PACKED_SEQ_IDS,)
     if capabilities.packed_mask_type == "flash_varlen":
         return FLASH_FIELDS
     if capabilities.packed_mask_type == "document_ids" and ATTENTION_MASK not in names:
-        return (DOCUMENT_IDS,)
+        return (PACKED_SEQ_IDS,)
     return (ATTENTION_MASK,)

@@ -13,10 +13,11 @@ from typing import Final
 
 from torch import Tensor, nn
 
+from neatpack.adapters.boundary_fields import FLASH_FIELDS
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.errors import ModelError, Problem
 from neatpack.kernels_bridge.calls import note_call
-from neatpack.kernels_bridge.entry import FLASH_FIELDS, PackedCall
+from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.hf_attention import inner_function, missing_boundaries
 from neatpack.kernels_bridge.hf_models import HFConsumer
 from neatpack.kernels_bridge.models import hf_implementation, is_flash

@@ -75,13 +75,6 @@ from neatpack.adapters.slicing import (
 )
 from neatpack.adapters.spans import RowSpan, Spans, mark_spans, place_spans
 from neatpack.adapters.static import (
-    StaticBounds,
-    StaticRule,
-    StaticScan,
-    raise_if_invalid,
-    scan_static,
-    static_block_causal_mask,
-    static_block_mask,
     static_gathered_flat,
     static_gathered_rows,
     static_physical_offsets,
@@ -89,6 +82,9 @@ from neatpack.adapters.static import (
     static_segment_index,
     static_thd_lengths,
 )
+from neatpack.adapters.static_masks import static_block_causal_mask, static_block_mask
+from neatpack.adapters.static_scan import StaticBounds, StaticScan, scan_static
+from neatpack.adapters.static_status import StaticRule, raise_if_invalid
 from neatpack.adapters.thd import (
     check_thd_offsets,
     convert_batch_output,

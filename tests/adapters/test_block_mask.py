@@ -17,7 +17,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from neatpack.adapters.block_mask import build_block_mask, mask_function
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import scan_segments
-from neatpack.adapters.static import StaticBounds, static_block_mask
+from neatpack.adapters.static_masks import static_block_mask
+from neatpack.adapters.static_scan import StaticBounds
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor

@@ -1,0 +1,41 @@
+"""Masks of fixed shape equal those without bounds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neatpack.adapters.block_mask import build_block_mask
+from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.adapters.static_masks import static_block_causal_mask, static_block_mask
+from neatpack.adapters.static_scan import StaticBounds
+from neatpack.contracts.errors import EncodingError
+from tests.adapters.layouts import Rows, tensor
+from tests.adapters.static_functions import FEWER, WITH_HOLES, bounds_of, is_valid
+from tests.adapters.test_block_mask import SIZES, WINDOWS, same_tensors
+
+
+@FEWER
+@given(WITH_HOLES, st.data(), WINDOWS, st.sampled_from([torch.bool, torch.float32, torch.bfloat16, torch.float64]))
+def test_dense_masks(rows: Rows, data: st.DataObject, window: int | None, dtype: torch.dtype) -> None:
+    found, status = static_block_causal_mask(tensor(rows), data.draw(bounds_of(rows)), dtype, window)
+    assert is_valid(status)
+    assert torch.equal(found, build_block_causal_mask(tensor(rows), dtype, window))
+
+
+@FEWER
+@given(WITH_HOLES, st.data(), st.booleans(), WINDOWS, SIZES)
+def test_block_masks(
+    rows: Rows, data: st.DataObject, causal: bool, window: int | None, block_size: int | tuple[int, int]
+) -> None:
+    bounds = data.draw(bounds_of(rows))
+    found, status = static_block_mask(tensor(rows), bounds, causal=causal, window=window, block_size=block_size)
+    assert is_valid(status)
+    assert same_tensors(found, build_block_mask(tensor(rows), causal=causal, window=window, block_size=block_size))
+
+
+def test_what_is_no_mask_dtype_is_refused() -> None:
+    with pytest.raises(EncodingError, match="no mask dtype"):
+        static_block_causal_mask(tensor([[1]]), StaticBounds(1, 1, 1), torch.int32)

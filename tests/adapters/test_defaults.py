@@ -105,5 +105,7 @@ def test_strategies_draw_up_to_their_default_sizes_and_any_numbers() -> None:
         assert find(strategy, lambda ids: ids.shape[0] == 4).shape[0] == 4
         assert find(strategy, lambda ids: ids.shape[1] == 16).shape[1] == 16
     # As a list, since torch compares no unsigned integers wider than 8 bits.
-    gapped = find(strategies.document_ids(), lambda ids: max(numbers := ids.flatten().tolist()) > 1 and 1 not in numbers)
+    gapped = find(
+        strategies.document_ids(), lambda ids: max(numbers := ids.flatten().tolist()) > 1 and 1 not in numbers
+    )
     assert int(gapped.max()) > 1

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from neatpack.adapters.arguments import require_choice, require_count, require_instance
 from neatpack.adapters.attention_cost import AttentionCost
-from neatpack.adapters.plan_states import read_numbers, read_version
+from neatpack.adapters.plan_states import STATE_REMEDY, read_numbers, read_state
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan, RowPlanState, frozen
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
@@ -29,6 +29,7 @@ _VERSION: Final = 1
 class RankPlanState(TypedDict):
     """What is left of a plan over ranks as plain data, for JSON; `steps` holds rows by step, rank and row."""
 
+    kind: Literal["RankPlan"]
     version: Literal[1]
     rows: RowPlanState
     linear: float
@@ -68,11 +69,12 @@ class RankPlan:
         require_instance(self.rows, RowPlan, "rows", "Call balance_rows(...).", error=PlanError)
         require_instance(self.cost, AttentionCost, "cost", "Call AttentionCost.of_model(...).", error=PlanError)
         object.__setattr__(self, "steps", frozen(self.steps, "steps", axes=3))
-        require_instance(self.carried, tuple, "carried", "Give rows of the plan.", error=PlanError)
-        for row in self.carried:
-            require_count(row, "carried", "Give rows of the plan.", error=PlanError)
+        require_instance(self.carried, tuple, "carried", "Give a tuple of rows of the plan.", error=PlanError)
+        remedy = "Give rows of the plan."
+        carried = tuple(require_count(row, "carried", remedy, error=PlanError) for row in self.carried)
+        object.__setattr__(self, "carried", carried)
         require_remainder(self.remainder)
-        require_seed(self.seed)
+        object.__setattr__(self, "seed", require_seed(self.seed))
         dealt = np.append(self.steps[self.steps != PADDING_ROW], np.array(self.carried, np.int64))
         if dealt.size and not 0 <= dealt.min() <= dealt.max() < len(self.rows):
             remedy = "Call balance_rows or resume_rows, which deal each row once."
@@ -143,6 +145,7 @@ class RankPlan:
         remedy = f"Give the steps that every rank has done, from 0 to {len(self)}."
         done = require_count(done, "done", remedy, most=len(self), error=PlanError)
         return {
+            "kind": "RankPlan",
             "version": _VERSION,
             "rows": self.rows.state(),
             "linear": self.cost.linear,
@@ -162,20 +165,19 @@ class RankPlan:
         Raises:
             PlanError: the state is of another version or kind, or no plan.
         """
-        read_version(state, _VERSION, "a plan over ranks")
+        entries = read_state(state, RankPlanState, "RankPlan", _VERSION)
         shape = [
-            require_count(state.get(name), name, "Keep the state as it was saved.", least=1, error=PlanError)
+            require_count(entries[name], name, STATE_REMEDY, least=1, error=PlanError)
             for name in ("ranks", "rows_per_rank")
         ]
-        rows = state.get("rows")
-        require_instance(rows, Mapping, "rows", "Keep the state as it was saved.", error=PlanError)
+        require_instance(entries["rows"], Mapping, "rows", STATE_REMEDY, error=PlanError)
         return cls(
-            RowPlan.from_state(cast("Mapping[str, object]", rows)),
-            AttentionCost(cast("float", state.get("linear")), cast("float", state.get("quadratic"))),
-            read_numbers(state, "steps", shape=tuple(shape)),
-            tuple(read_numbers(state, "carried").tolist()),
-            cast("Remainder", state.get("remainder")),
-            cast("int", state.get("seed")),
+            RowPlan.from_state(cast("Mapping[str, object]", entries["rows"])),
+            AttentionCost(cast("float", entries["linear"]), cast("float", entries["quadratic"])),
+            read_numbers(entries, "steps", shape=tuple(shape)),
+            tuple(read_numbers(entries, "carried").tolist()),
+            cast("Remainder", entries["remainder"]),
+            cast("int", entries["seed"]),
         )
 
 

@@ -20,7 +20,7 @@ from neatpack.adapters.arguments import (
     require_list,
     shown,
 )
-from neatpack.adapters.plan_states import array_of, read_numbers, read_version
+from neatpack.adapters.plan_states import STATE_REMEDY, read_numbers, read_state
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
@@ -42,6 +42,7 @@ class Piece(NamedTuple):
 class RowPlanState(TypedDict):
     """A plan as plain data, for JSON: `cut` holds piece, start and stop of each piece that is no whole document."""
 
+    kind: Literal["RowPlan"]
     version: Literal[1]
     capacity: int
     lengths: list[int]
@@ -83,10 +84,11 @@ class RowPlan:
     dropped: tuple[Piece, ...] = ()
 
     def __post_init__(self) -> None:
-        require_count(self.capacity, "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
+        capacity = require_count(self.capacity, "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
+        object.__setattr__(self, "capacity", capacity)
         for field in ("lengths", "documents", "starts", "stops", "bounds"):
             object.__setattr__(self, field, frozen(getattr(self, field), field))
-        require_instance(self.dropped, tuple, "dropped", "Give pieces of documents.", error=PlanError)
+        object.__setattr__(self, "dropped", _dropped(self.dropped))
         problems = _shape_problems(self) or _row_problems(self) or _piece_problems(self)
         if problems:
             raise PlanError(*problems)
@@ -132,20 +134,18 @@ class RowPlan:
         Raises:
             PlanError: the state is of another version or kind, or no plan.
         """
-        read_version(state, _VERSION, "a row plan")
-        lengths, documents = read_numbers(state, "lengths"), read_numbers(state, "documents")
+        entries = read_state(state, RowPlanState, "RowPlan", _VERSION)
+        lengths, documents = read_numbers(entries, "lengths"), read_numbers(entries, "documents")
         if documents.size and not 0 <= documents.min() <= documents.max() < lengths.size:
-            remedy = "Keep the state as it was saved."
-            raise PlanError(Problem("documents", f"must be below {lengths.size}", "value", remedy=remedy))
+            raise PlanError(Problem("documents", f"must be below {lengths.size}", "value", remedy=STATE_REMEDY))
         starts, stops = np.zeros_like(documents), lengths[documents]
-        cut = read_numbers(state, "cut", shape=(3,))
+        cut = read_numbers(entries, "cut", shape=(3,))
         if cut.size and not 0 <= cut[:, 0].min() <= cut[:, 0].max() < documents.size:
-            remedy = "Keep the state as it was saved."
-            raise PlanError(Problem("cut", f"must name pieces below {documents.size}", "value", remedy=remedy))
+            raise PlanError(Problem("cut", f"must name pieces below {documents.size}", "value", remedy=STATE_REMEDY))
         starts[cut[:, 0]], stops[cut[:, 0]] = cut[:, 1], cut[:, 2]
-        capacity = require_count(state.get("capacity"), "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
-        dropped = tuple(Piece(*piece) for piece in read_numbers(state, "dropped", shape=(3,)).tolist())
-        return cls(capacity, lengths, documents, starts, stops, read_numbers(state, "bounds"), dropped)
+        capacity = require_count(entries["capacity"], "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
+        dropped = tuple(Piece(*piece) for piece in read_numbers(entries, "dropped", shape=(3,)).tolist())
+        return cls(capacity, lengths, documents, starts, stops, read_numbers(entries, "bounds"), dropped)
 
     def state(self) -> RowPlanState:
         """Give the plan as plain data that JSON can hold; `from_state` makes it again.
@@ -157,6 +157,7 @@ class RowPlan:
         """
         cut = np.flatnonzero((self.starts != 0) | (self.stops != self.lengths[self.documents]))
         return {
+            "kind": "RowPlan",
             "version": _VERSION,
             "capacity": self.capacity,
             "lengths": self.lengths.tolist(),
@@ -267,6 +268,16 @@ def _is_piece(item: object) -> TypeIs[Piece]:
     return isinstance(item, Piece) and all(is_count(number) and number <= INT64_MAX for number in item)
 
 
+def _dropped(pieces: object) -> tuple[Piece, ...]:
+    remedy = "Give Piece(document, start, stop)."
+    require_instance(pieces, tuple, "dropped", remedy, error=PlanError)
+    given = cast("tuple[object, ...]", pieces)
+    wrong = [piece for piece in given if not _is_piece(piece)]
+    if wrong:
+        raise PlanError(Problem("dropped", "must hold pieces of documents", "value", value=wrong[0], remedy=remedy))
+    return tuple(Piece(*map(int, piece)) for piece in cast("tuple[Piece, ...]", given))
+
+
 def _piece(item: object, lengths: Integers, row: int) -> Piece:
     if _is_piece(item):
         return Piece(*map(int, item))
@@ -326,7 +337,7 @@ def _piece_problems(plan: RowPlan) -> list[Problem]:
 def _cover_problems(plan: RowPlan) -> list[Problem]:
     """List the documents whose pieces, and what is dropped of them, do not follow one another to the end."""
     table = np.stack([plan.documents, plan.starts, plan.stops], axis=1)
-    table = np.concatenate([table, _dropped_table(plan.dropped)])
+    table = np.concatenate([table, np.reshape(np.array(plan.dropped, np.int64), (-1, 3))])
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
     documents, starts, stops = table[:, 0], table[:, 1], table[:, 2]
     opens = np.append(True, documents[1:] != documents[:-1])[: documents.size]
@@ -336,22 +347,6 @@ def _cover_problems(plan: RowPlan) -> list[Problem]:
     right[known & closes] &= stops[known & closes] == plan.lengths[documents[known & closes]]
     (missing,) = (np.bincount(documents[known], minlength=plan.lengths.size) == 0).nonzero()
     return _lost(np.unique(np.append(documents[~right], missing)))
-
-
-def _dropped_table(dropped: tuple[Piece, ...]) -> Integers:
-    """Give what is dropped as documents, starts and stops, `[pieces, 3]`.
-
-    Raises:
-        PlanError: one is no piece.
-    """
-    if not dropped:
-        return np.zeros((0, 3), np.int64)
-    table = array_of(list(dropped)) if set(map(type, dropped)) == {Piece} else None
-    if table is None or table.dtype.kind != "i":
-        wrong = next((piece for piece in cast("tuple[object, ...]", dropped) if not _is_piece(piece)), dropped)
-        remedy = "Give Piece(document, start, stop)."
-        raise PlanError(Problem("dropped", "must hold pieces of documents", "value", value=wrong, remedy=remedy))
-    return table.astype(np.int64)
 
 
 def _lost(documents: Integers) -> list[Problem]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from neatpack.adapters.arguments import INT64_MAX, is_count, require_count, require_instance
 from neatpack.adapters.first_fit import Rooms
-from neatpack.adapters.plan_states import read_numbers, read_version
+from neatpack.adapters.plan_states import STATE_REMEDY, read_entries, read_numbers, read_state
 from neatpack.adapters.planning import Overlong, long_problem, require_countable, require_row_limits
 from neatpack.adapters.row_plans import Piece
 from neatpack.contracts.errors import PlanError, Problem
@@ -22,7 +22,6 @@ _VERSION: Final = 1
 MOST_OPEN_ROWS: Final = 2**24
 """So many rows may be open at a time."""
 
-_STATE_REMEDY: Final = "Keep the state as it was saved."
 _LENGTH_REMEDY: Final = "Give positive lengths, or pairs of a key, which is no negative int, and a length."
 
 
@@ -51,6 +50,7 @@ class StreamedRowState(TypedDict):
 class RowStreamState(TypedDict):
     """A stream of rows as plain data, for JSON: `closed` are the rows that were not handed out yet."""
 
+    kind: Literal["RowStream"]
     version: Literal[1]
     capacity: int
     open_rows: int
@@ -129,7 +129,7 @@ class RowStream:
             open_rows, "open_rows", remedy, least=1, most=MOST_OPEN_ROWS, error=PlanError
         )
         self.overlong: Overlong = overlong
-        self.documents_per_row: int | None = documents_per_row
+        self.documents_per_row: int | None = None if documents_per_row is None else self._most
         self.documents: int = 0
         self._opened: int = 0
         self._open: dict[int, _OpenRow] = {}
@@ -178,6 +178,7 @@ class RowStream:
             [1, 2, 3]
         """
         return {
+            "kind": "RowStream",
             "version": _VERSION,
             "capacity": self.capacity,
             "open_rows": self.open_rows,
@@ -196,32 +197,32 @@ class RowStream:
         Raises:
             PlanError: the state is of another version or kind, or holds what no stream does.
         """
-        read_version(state, _VERSION, "a stream of rows")
-        options: Any = {name: state.get(name) for name in ("capacity", "open_rows", "overlong", "documents_per_row")}
+        entries = read_state(state, RowStreamState, "RowStream", _VERSION)
+        options: Any = {name: entries[name] for name in ("capacity", "open_rows", "overlong", "documents_per_row")}
         stream = cls(**options)
-        stream._restore(state)
+        stream._restore(entries)
         return stream
 
     def _restore(self, state: Mapping[str, object]) -> None:
         self.documents, self._opened = (
-            require_count(state.get(name), name, _STATE_REMEDY, most=INT64_MAX, error=PlanError)
+            require_count(state[name], name, STATE_REMEDY, most=INT64_MAX, error=PlanError)
             for name in ("documents", "opened")
         )
         rows, closed = list(_read_rows(state, "open")), list(_read_rows(state, "closed"))
         numbers = [row.number for row in rows]
         if len(rows) > self.open_rows or any(one >= other for one, other in pairwise([*numbers, self._opened])):
             message = f"must be at most {self.open_rows} rows, numbered upwards below {self._opened}"
-            raise PlanError(Problem("open", message, "value", value=numbers, remedy=_STATE_REMEDY))
+            raise PlanError(Problem("open", message, "value", value=numbers, remedy=STATE_REMEDY))
         if any(row.number >= self._opened or row.number in numbers for row in closed):
             message = f"must be rows below {self._opened} that are not open"
-            raise PlanError(Problem("closed", message, "value", remedy=_STATE_REMEDY))
+            raise PlanError(Problem("closed", message, "value", remedy=STATE_REMEDY))
         for row in rows:
             tokens = sum(piece.stop - piece.start for piece in row.pieces)
             self._open[row.number] = _OpenRow(row.number, 0, tokens, list(row.pieces), list(row.dropped))
         self._closed.extend(closed)
         full = [row.number for row in self._open.values() if self._is_full(row)]
         if full:
-            raise PlanError(Problem("open", "holds a full row", "value", value=full[0], remedy=_STATE_REMEDY))
+            raise PlanError(Problem("open", "holds a full row", "value", value=full[0], remedy=STATE_REMEDY))
         self._seat()
 
     def _rows(self, items: Iterator[object]) -> Iterator[StreamedRow]:
@@ -308,14 +309,14 @@ def _read_rows(state: Mapping[str, object], name: str) -> Iterator[StreamedRow]:
     Raises:
         PlanError: these are none.
     """
-    rows = state.get(name)
-    require_instance(rows, list, name, _STATE_REMEDY, error=PlanError)
+    rows = state[name]
+    require_instance(rows, list, name, STATE_REMEDY, error=PlanError)
     for row in cast("list[object]", rows):
-        require_instance(row, Mapping, name, _STATE_REMEDY, error=PlanError)
-        entries = cast("Mapping[str, object]", row)
-        number = require_count(entries.get("number"), "number", _STATE_REMEDY, most=INT64_MAX, error=PlanError)
+        require_instance(row, Mapping, name, STATE_REMEDY, error=PlanError)
+        entries = read_entries(cast("Mapping[str, object]", row), StreamedRowState)
+        number = require_count(entries["number"], "number", STATE_REMEDY, most=INT64_MAX, error=PlanError)
         pieces, dropped = (read_numbers(entries, each, shape=(3,)) for each in ("pieces", "dropped"))
         both = np.concatenate([pieces, dropped])
         if not len(pieces) or (both < 0).any() or (both[:, 1] >= both[:, 2]).any():
-            raise PlanError(Problem(name, "holds what are no pieces", "value", value=number, remedy=_STATE_REMEDY))
+            raise PlanError(Problem(name, "holds what are no pieces", "value", value=number, remedy=STATE_REMEDY))
         yield StreamedRow(number, *(tuple(Piece(*piece) for piece in each.tolist()) for each in (pieces, dropped)))

@@ -8,6 +8,7 @@ from typing import Final
 from torch import Tensor
 
 from benchmarks import inputs, peers
+from benchmarks.compiled import compile_and_count
 from benchmarks.device import count, host_reads, launches
 from benchmarks.records import Goal, Row, Sides, Size
 from neatpack.adapters import (
@@ -38,6 +39,11 @@ def rows() -> list[Row]:
         "flash_varlen_kwargs": (flash_varlen_kwargs, "AutoModel", peers.automodel_varlen),
         "every encoding of a batch": (_everything, "AutoModel, metadata alone", peers.automodel_metadata),
     }
+    fixed = (
+        ("static_gathered_rows", _static(static_gathered_rows), gathered_rows),
+        ("static_physical_offsets", _static(static_physical_offsets), physical_offsets),
+        ("static_position_ids", _static(static_position_ids), build_position_ids),
+    )
     return [
         *(
             Row(name, _ROWS, peer, "host reads", host_reads, Goal("number", 1), _counted(ours, find))
@@ -53,12 +59,12 @@ def rows() -> list[Row]:
                 Goal("number", most),
                 _counted(static, _known(ours)),
             )
-            for name, static, ours in (
-                ("static_gathered_rows", _static(static_gathered_rows), gathered_rows),
-                ("static_physical_offsets", _static(static_physical_offsets), physical_offsets),
-                ("static_position_ids", _static(static_position_ids), build_position_ids),
-            )
+            for name, static, ours in fixed
             for what, meter, most in (("host reads", host_reads, 0), ("launches", launches, 20))
+        ),
+        *(
+            Row(f"{name}, compiled", _ROWS, "not compiled", "launches", launches, Goal("number", 20), _compiled(static))
+            for name, static, _ in fixed
         ),
     ]
 
@@ -69,6 +75,14 @@ def _counted(
     def sides(size: Size) -> Sides:
         ids, peer = inputs.document_ids(size), find()
         return Sides(lambda: count(ours, ids), lambda: count(peer, ids))
+
+    return sides
+
+
+def _compiled(static: Callable[[Tensor], object]) -> Callable[[Size], Sides]:
+    def sides(size: Size) -> Sides:
+        ids = inputs.document_ids(size)
+        return Sides(lambda: compile_and_count(static, ids), lambda: count(static, ids))
 
     return sides
 

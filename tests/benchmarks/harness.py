@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
+from benchmarks.compiled import compile_and_count
 from benchmarks.device import count
 from benchmarks.records import DisagreementError, Effort, Goal, Reading, Row, Sides, Size, number, require_equal, run
 from benchmarks.timing import warm
@@ -19,7 +20,7 @@ PEERS = ("nemo_automodel", "torchtitan", "trl", "fla", "transformers")
 TINY = Size(2, 64, 3)
 
 
-def uncompiled(function: Callable[..., object]) -> Callable[..., object]:
+def uncompiled(function: Callable[..., object], **_options: object) -> Callable[..., object]:
     return function
 
 
@@ -112,3 +113,10 @@ def test_waits_and_launches_are_counted() -> None:
     assert count(lambda far: (far + 1) * 2, ids).launches == 2
     assert count(lambda far: (far + 1) * 2, ids).reads == 0
     assert count(build_packed_sequence_metadata, ids).reads == 1
+
+
+def test_what_is_fused_is_one_launch() -> None:
+    numbers = torch.arange(64)
+    assert compile_and_count(lambda given: (given + 1) * 2, numbers).launches == 1
+    # A scan by torch's own kernel, of what one fused kernel adds, and seen as other numbers, which starts nothing.
+    assert compile_and_count(lambda given: (given + 1).cummax(0).values.view(torch.int32), numbers).launches == 2

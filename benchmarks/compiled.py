@@ -1,0 +1,47 @@
+"""How many kernels `torch.compile` leaves of a function, counted in the code that it generates for the CPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from benchmarks.records import Unavailable
+
+_CALL: Final = re.compile(r"^\s*(?:\w+ = )?(?:torch\.ops\.)?(?:cpp_fused|aten|extern_kernels)[._](\w+)", re.MULTILINE)
+"""A call of a fused kernel, or of one that torch brings along."""
+
+_VIEWS: Final = {"view"}
+"""What the generated code calls by name and starts no kernel."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What is left of a function in the generated code.
+
+    Attributes:
+        launches: kernels that one call starts.
+    """
+
+    launches: int
+
+
+def compile_and_count(function: Callable[[Tensor], object], argument: Tensor) -> Compiled:
+    """Compile a function of one tensor as one graph, and count.
+
+    Raises:
+        Unavailable: torch generated no code.
+    """
+    from torch._inductor.utils import run_and_get_code  # loads the compiler
+
+    torch.compiler.reset()
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True)  # pyright: ignore[reportUnknownMemberType]
+    _, codes = run_and_get_code(compiled, argument)
+    if len(codes) != 1:
+        raise Unavailable(f"torch.compile generated {len(codes)} pieces of code in place of one")
+    body = codes[0].partition("def call(")[2]
+    return Compiled(sum(name not in _VIEWS for name in _CALL.findall(body)))

@@ -18,6 +18,15 @@ from neatpack.adapters.row_plans import RowPlan
 from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities, PositionPolicy
 from neatpack.contracts.errors import CapabilitiesError, PackingError, PlanError, Problem, ProblemKind
 
+__all__ = [
+    "WIRE_MODELS",
+    "PlanOptions",
+    "WireCapabilities",
+    "WireModel",
+    "WirePackingOptions",
+    "json_schemas",
+]
+
 Places = Annotated[int, Field(ge=1, le=INT32_MAX)]
 """A number of places or documents that int32 offsets can count."""
 

@@ -11,6 +11,8 @@ from neatpack.contracts.batch import LabelShift
 from neatpack.contracts.errors import PackingError
 from neatpack.kernels_bridge.watch import MOST_PLACES, PackingWatch, watch_packing
 
+__all__ = ["PackingWatchCallback"]
+
 
 class PackingWatchCallback(TrainerCallback):
     """Checks one batch every so many optimizer steps; see `check_training_batch` for what is checked.

@@ -36,6 +36,8 @@ from neatpack.kernels_bridge.audit.ways import configured_way, noise_in, noise_o
 from neatpack.kernels_bridge.audit.witness import Witness
 from neatpack.kernels_bridge.binding import Binding
 
+__all__ = ["audit_models"]
+
 Progress = Callable[[str], None]
 """Told in a few words what is being done."""
 

@@ -23,6 +23,11 @@ from neatpack.kernels_bridge.audit.witness import NAME, Witness, attention_regis
 from neatpack.kernels_bridge.hf_masks import mask_kinds
 from neatpack.kernels_bridge.models import text_config
 
+__all__ = [
+    "Builder",
+    "ModelType",
+]
+
 _GIVE_A_BUILDER: Final = "Give a callable without arguments that returns the built torch.nn.Module."
 
 

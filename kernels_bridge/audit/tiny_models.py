@@ -29,6 +29,8 @@ from neatpack.kernels_bridge.audit.tiny_sizes import (
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+__all__ = ["build_tiny_model"]
+
 LARGEST: Final = 2_000_000
 """Parameters above which a shrunk model is not built: a size that is not known here was left large."""
 

@@ -14,7 +14,7 @@ import pytest
 
 import neatpack
 from neatpack import adapters, kernels_bridge
-from neatpack.adapters import strategies
+from neatpack.adapters import strategies, wire
 from neatpack.kernels_bridge.audit.paths import PATHS
 from neatpack.kernels_bridge.audit.report import Kind, ModelReport, PathReport, Pattern, Trial
 from neatpack.kernels_bridge.audit.tiny_models import every_model_type
@@ -142,7 +142,7 @@ def test_functions_that_are_named_exist(document: Path) -> None:
 
 def public_names() -> set[str]:
     """Name what the packages export, the parameters of their functions, and the attributes of their classes."""
-    packages: tuple[ModuleType, ...] = (neatpack, adapters, kernels_bridge, strategies)
+    packages: tuple[ModuleType, ...] = (neatpack, adapters, kernels_bridge, strategies, wire)
     exported = {name: getattr(package, name) for package in packages for name in package.__all__}
     functions = [each for each in exported.values() if inspect.isfunction(each)]
     parameters = {parameter for each in functions for parameter in inspect.signature(each).parameters}

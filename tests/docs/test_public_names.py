@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,7 @@ import pytest
 
 import neatpack
 from neatpack import adapters, kernels_bridge
-from neatpack.adapters import strategies
+from neatpack.adapters import strategies, wire
 from tests.docs.markdown import blocks_of
 from tests.environments import REPOSITORY
 
@@ -24,10 +25,33 @@ def words_of_code(page: Path) -> set[str]:
     return {word for piece in pieces for word in re.findall(r"\w+", piece)}
 
 
-@pytest.mark.parametrize("package", [neatpack, adapters, kernels_bridge, strategies], ids=lambda each: each.__name__)
+IMPORT = re.compile(r"^from (neatpack[\w.]*) import (\([^)]*\)|.+)$", re.MULTILINE)
+
+
+def imports_of(page: Path) -> set[tuple[str, str]]:
+    """The modules of neatpack that a page's code imports from, each with a name."""
+    found = [line for block in blocks_of(page) for line in IMPORT.findall(block.body)]
+    return {(module, name) for module, names in found for name in re.findall(r"\w+", names)}
+
+
+@pytest.mark.parametrize(
+    "package", [neatpack, adapters, kernels_bridge, strategies, wire], ids=lambda each: each.__name__
+)
 def test_every_public_name_is_on_a_page(package: ModuleType) -> None:
     named = set[str]().union(*map(words_of_code, PAGES))
     assert [name for name in package.__all__ if name not in named] == []
+
+
+def test_what_pages_import_is_listed_where_it_lives() -> None:
+    modules = {name: importlib.import_module(name) for page in PAGES for name, _ in imports_of(page)}
+    assert wire.__name__ in modules
+    wrong = [
+        (module, name)
+        for page in PAGES
+        for module, name in sorted(imports_of(page))
+        if name not in getattr(modules[module], "__all__", ()) and f"{module}.{name}" not in modules
+    ]
+    assert wrong == []
 
 
 def test_a_name_in_prose_is_not_found(tmp_path: Path) -> None:

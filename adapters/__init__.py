@@ -6,12 +6,21 @@ Hypothesis strategies are in `neatpack.adapters.strategies`, which needs hypothe
 from __future__ import annotations
 
 from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.agreement_of_offsets import check_thd_offsets
 from neatpack.adapters.alignment import aligned_length, document_multiple, pad_documents, pad_rows
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.balancing import balance_rows, resume_rows
 from neatpack.adapters.batch_files import BatchEntry, load_batch
+from neatpack.adapters.batch_output import convert_batch_output
 from neatpack.adapters.block_mask import build_block_mask, mask_function
 from neatpack.adapters.collation import collate_documents
+from neatpack.adapters.context_parallel import (
+    CONTEXT_LAYOUTS,
+    ContextLayout,
+    ContextShard,
+    context_places,
+    shard_tokens,
+)
 from neatpack.adapters.document_ids import (
     canonical_document_ids,
     document_ids_from_lengths,
@@ -38,7 +47,7 @@ from neatpack.adapters.labels import count_valid_targets, mask_labels
 from neatpack.adapters.layer_masks import LayerView, build_layer_masks, layer_masks_bytes
 from neatpack.adapters.length_matrix import document_ids_from_length_matrix, length_matrix
 from neatpack.adapters.loader_contract import require_supported_packing_contract, resolve_packing_contract
-from neatpack.adapters.loss import loss_weights, mtp_targets, reduce_by_document, tokens_remaining
+from neatpack.adapters.loss import loss_weights, mtp_targets
 from neatpack.adapters.masks import block_causal_mask_bytes, build_block_causal_mask
 from neatpack.adapters.physical import (
     PADDING_SEGMENTS,
@@ -50,7 +59,7 @@ from neatpack.adapters.physical import (
 )
 from neatpack.adapters.physical_rows import document_ids_from_row_offsets, row_offsets
 from neatpack.adapters.planning import OVERLONG_CHOICES, PACKING_METHODS, Overlong, PackingMethod, plan_rows
-from neatpack.adapters.positions import build_position_ids, repeat_on_axes
+from neatpack.adapters.positions import build_position_ids, repeat_on_axes, tokens_remaining
 from neatpack.adapters.rank_plans import REMAINDERS, RankPlan, RankPlanState, Remainder
 from neatpack.adapters.recurrent import (
     document_ids_from_segment_index,
@@ -61,18 +70,11 @@ from neatpack.adapters.recurrent import (
     segment_ids_from_offsets,
     segment_index,
 )
+from neatpack.adapters.reductions import reduce_by_document
 from neatpack.adapters.row_plans import PADDING_ROW, Piece, RowPlan, RowPlanState
 from neatpack.adapters.row_streams import RowStream, RowStreamState, StreamedRow, StreamedRowState
 from neatpack.adapters.segments import Documents, Segments, as_segments, scan_segments
-from neatpack.adapters.slicing import (
-    CONTEXT_LAYOUTS,
-    ContextLayout,
-    ContextShard,
-    context_places,
-    pipeline_chunk_dims,
-    shard_tokens,
-    split_rows,
-)
+from neatpack.adapters.slicing import pipeline_chunk_dims, split_rows
 from neatpack.adapters.spans import RowSpan, Spans, mark_spans, place_spans
 from neatpack.adapters.static import (
     static_gathered_flat,
@@ -86,8 +88,6 @@ from neatpack.adapters.static_masks import static_block_causal_mask, static_bloc
 from neatpack.adapters.static_scan import StaticBounds, StaticScan, scan_static
 from neatpack.adapters.static_status import StaticRule, raise_if_invalid
 from neatpack.adapters.thd import (
-    check_thd_offsets,
-    convert_batch_output,
     document_ids_from_thd_lengths,
     flatten_thd_lengths,
     packed_seq_params_kwargs,

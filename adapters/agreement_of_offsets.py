@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from torch import Tensor
 
-from neatpack.adapters.arguments import used_offsets, wrong_offset
+from neatpack.adapters.arguments import require_instance, tensor_problems, used_offsets, wrong_offset
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.disagreement import Array, disagreement, raise_first
 from neatpack.adapters.gathered import gathered_flat, gathered_rows
-from neatpack.adapters.segments import Segments
+from neatpack.adapters.segments import INTEGER_DTYPES, Integers, Segments, as_segments, offsets_of, read_together
+from neatpack.contracts.errors import EncodingError, Problem
 
 
 def check_flash(segments: Segments, given: Mapping[str, object], arrays: Mapping[str, Array]) -> None:
@@ -101,6 +103,82 @@ def check_lengths(segments: Segments, arrays: Mapping[str, Array]) -> None:
                 )
     if len(given) > 1:
         _require_pairs(*(arrays[name] for name in given))
+
+
+def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tensor]) -> None:
+    """Check offsets of a THD stream, gathered or physical, against the ids that came with them.
+
+    Offsets may count real tokens alone, or places: then each document is a segment that ends with its last token or
+    with the padding after it, and never beyond its row. Consumers pair offsets by their columns, so a document has the
+    same one in all. All offsets are read from their device together.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
+        given: offsets by the name that errors call them, `[boundaries]` or `[1, boundaries]`, negative where unused.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+        EncodingError: offsets are no integers, of another shape, fall, cut elsewhere than the ids, or have a document
+            in another column.
+
+    Example:
+        >>> import torch
+        >>> check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), {"cu_seqlens": torch.tensor([0, 2, 4])})
+        >>> check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), {"cu_seqlens": torch.tensor([0, 3, 4])})
+        Traceback (most recent call last):
+        ...
+        neatpack.contracts.errors.EncodingError: cu_seqlens = [0, 3, 4]: cuts elsewhere than the document ids do. \
+Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
+    """
+    segments = as_segments(document_ids)
+    require_instance(given, Mapping, "given", "Give a dict of offsets by their names.")
+    for field, offsets in given.items():
+        _require_stream(field, offsets)
+    columns: dict[str, Integers] = {}
+    for field, found in zip(given, read_together(*given.values()), strict=True):
+        own = _columns(used_offsets(found.ravel()), segments)
+        if own is None:
+            raise disagreement(field, "cuts elsewhere than the document ids do", "disagreement", found.ravel().tolist())
+        columns[field] = own
+        first = next(iter(columns))
+        if not np.array_equal(own, columns[first]):
+            message = f"has documents in other columns than {first}"
+            raise disagreement(field, message, "disagreement", found.ravel().tolist())
+
+
+def _require_stream(field: str, offsets: Tensor) -> None:
+    problems = tensor_problems(offsets, field)
+    if not problems and (
+        not offsets.ndim or offsets.shape[:-1] not in ((), (1,)) or offsets.dtype not in INTEGER_DTYPES
+    ):
+        message, form = "must be integers [boundaries]", (tuple(offsets.shape), offsets.dtype)
+        problems = [Problem(field, message, "shape", value=form, remedy="Give the offsets of one stream.")]
+    if problems:
+        raise EncodingError(*problems)
+
+
+def _columns(cuts: Integers | None, segments: Segments) -> Integers | None:
+    """Give the column of each document among offsets of tokens or of places; None where they cut elsewhere."""
+    if cuts is None:
+        return None
+    documents = segments.documents
+    if np.array_equal(np.unique(cuts), offsets_of(documents.lengths)):
+        return np.searchsorted(cuts, np.cumsum(documents.lengths) - documents.lengths, side="right") - 1
+    return np.searchsorted(cuts, documents.starts, side="right") - 1 if _cuts_places(cuts, segments) else None
+
+
+def _cuts_places(cuts: Integers, segments: Segments) -> bool:
+    """Whether every document is a segment, with or without the padding that follows it in its row."""
+    documents = segments.documents
+    if not cuts.size or cuts[0] != 0 or segments.holes.size or cuts[-1] > segments.batch * segments.sequence:
+        return False
+    latest = (documents.rows + 1) * segments.sequence
+    latest[:-1] = np.minimum(latest[:-1], documents.starts[1:])
+    after = np.searchsorted(cuts, documents.starts, side="right")
+    if (after == cuts.size).any():
+        return False
+    opens, closes = cuts[after - 1], cuts[after]
+    return bool((opens == documents.starts).all() and ((closes >= documents.ends) & (closes <= latest)).all())
 
 
 def _require_pairs(real: Array, padded: Array) -> None:

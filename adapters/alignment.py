@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, require_count, require_pad_token
+from neatpack.adapters.boundary_fields import IDS
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import Segments, as_segments
-from neatpack.adapters.token_fields import batch_shape, entries, move_tokens, require_movable
+from neatpack.adapters.segments import Segments
+from neatpack.adapters.token_fields import batch_shape, move_tokens, require_movable, scan_ids
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, EncodingError, Problem
 
@@ -60,8 +61,8 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     labels and positions.
 
     Args:
-        batch: per-token entries with ids, `attention_document_ids` or else `document_ids`; without holes, and without
-            anything that is derived from ids.
+        batch: per-token entries with ids, `document_ids` or else those that attention goes by; without holes, and
+            without anything that is derived from ids.
         multiple: as `document_multiple` gives it.
         pad_token_id: what `input_ids` holds at padding.
 
@@ -83,7 +84,8 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     aligned_length(0, multiple)
     require_pad_token(pad_token_id, BatchError)
     require_movable(batch)
-    segments = _structural_segments(batch)
+    # Those as packed where they are there: tokens that policy takes out are still tokens.
+    segments = scan_ids(batch, IDS[::-1])
     return move_tokens(batch, segments.tensor(_padded_places(segments, multiple)), pad_token_id=pad_token_id)
 
 
@@ -112,15 +114,6 @@ def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int =
     rows, sequence = batch_shape(batch)
     places = torch.arange(aligned_length(sequence, multiple), device=batch["input_ids"].device)
     return move_tokens(batch, places.where(places < sequence, -1).expand(rows, -1), pad_token_id=pad_token_id)
-
-
-def _structural_segments(batch: TrainingBatch[Tensor]) -> Segments:
-    """Scan the ids as packed, since tokens that policy takes out are still tokens; without them, the attention ids."""
-    for name in ("document_ids", "attention_document_ids", "_packed_seq_ids"):
-        ids = entries(batch).get(name)
-        if isinstance(ids, Tensor):
-            return as_segments(ids, field=name)
-    raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
 
 
 def _padded_places(segments: Segments, multiple: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

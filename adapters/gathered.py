@@ -18,9 +18,9 @@ from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.indexed_masks import mask_segments
 from neatpack.adapters.segments import (
     Documents,
-    Integers,
     Segments,
     as_segments,
+    offsets_of,
     read_together,
     to_tensor,
 )
@@ -84,7 +84,7 @@ def host_offsets(document_ids: Tensor | Segments) -> tuple[int, ...]:
         >>> host_offsets(torch.tensor([[1, 1, 2, 0], [4, 0, 4, 4]]))
         (0, 2, 3, 6)
     """
-    offsets: list[int] = _offsets(as_segments(document_ids).documents.lengths).tolist()
+    offsets: list[int] = offsets_of(as_segments(document_ids).documents.lengths).tolist()
     return tuple(offsets)
 
 
@@ -208,7 +208,7 @@ def gathered_flat(document_ids: Tensor | Segments) -> GatheredFlat[Tensor]:
     rises[:1] = starts[:1]
     rises[(np.cumsum(lengths) - lengths)[1:]] = starts[1:] - stops[:-1] + 1
     indices = np.cumsum(rises, out=rises)
-    return GatheredFlat(segments.tensor(indices), segments.tensor(_offsets(documents.lengths)), documents.longest)
+    return GatheredFlat(segments.tensor(indices), segments.tensor(offsets_of(documents.lengths)), documents.longest)
 
 
 def flatten_packed_sequence_metadata(
@@ -341,12 +341,6 @@ def _row_offsets_of_few(
     for offsets in rows:
         offsets += [UNUSED_OFFSET] * (width - len(offsets))
     return np.array(rows, np.int32), longest
-
-
-def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
-    offsets = np.zeros(lengths.size + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def _pair_problems(value: object, field: str) -> list[Problem]:

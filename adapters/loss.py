@@ -1,4 +1,4 @@
-"""What a loss over packed rows needs: targets further ahead, weights, what is left of a document, sums per document."""
+"""What a loss over packed rows needs beside labels: targets further ahead, and weights."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
+from neatpack.adapters.arguments import require_choice, require_count
 from neatpack.adapters.labels import require_label_shift, require_labels
-from neatpack.adapters.segments import Integers, Segments, as_segments
+from neatpack.adapters.reductions import reduce_by_document
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.contracts.batch import LabelShift
-from neatpack.contracts.errors import BatchError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
 
 WeightUnit = Literal["token", "document", "sequence"]
 """What counts the same in a loss: every target, every document that has one, or every row that has one."""
 
 WEIGHT_UNITS: Final[tuple[WeightUnit, ...]] = get_args(WeightUnit)
-
-Reduction = Literal["sum", "mean"]
-"""How the values of a document become one."""
-
-REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
 
 
 def mtp_targets(
@@ -103,105 +98,22 @@ def loss_weights(labels: Tensor, document_ids: Tensor | Segments, per: WeightUni
     segments = as_segments(document_ids)
     require_labels(labels, [segments])
     require_choice(per, WEIGHT_UNITS, "per")
-    counted = (labels != IGNORED_LABEL) & segments.tensor(_documents_of_places(segments) >= 0).view(labels.shape)
+    owners = segments.owners_of_places()
+    counted = (labels != IGNORED_LABEL) & segments.tensor(owners >= 0).view(labels.shape)
     weights = counted.to(torch.float32)
     if per == "token":
         return weights
     if per == "sequence":
         return weights / weights.sum(dim=1, keepdim=True).clamp_(min=1)
     counts = reduce_by_document(counted, segments, "sum").clamp_(min=1)
-    slots = _slots(segments)
     shares = torch.cat([counts.to(torch.float32).reciprocal(), counts.new_zeros(1, dtype=torch.float32)])
-    return weights * shares[slots].view(labels.shape)
-
-
-def tokens_remaining(document_ids: Tensor | Segments) -> Tensor:
-    """Count the tokens that come after each one in its document; a hole counts as the token it was, padding has 0.
-
-    Args:
-        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
-
-    Returns:
-        int64 `[batch, sequence]`.
-
-    Raises:
-        DocumentIdsError: the ids are malformed.
-
-    Example:
-        >>> tokens_remaining(torch.tensor([[1, 1, 1, 2, 0]]))
-        tensor([[2, 1, 0, 0, 0]])
-    """
-    segments = as_segments(document_ids)
-    documents = segments.documents
-    opened = np.searchsorted(documents.starts, segments.bounds[:-1], side="right")
-    last = np.append(-1, documents.ends - 1)[opened]
-    remaining = np.repeat(last, segments.lengths)
-    remaining -= np.arange(remaining.size)
-    # Padding comes after the last token of the document before it, which made it negative.
-    np.maximum(remaining, 0, out=remaining)
-    return segments.tensor(remaining).view(segments.batch, segments.sequence)
-
-
-def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reduction: Reduction) -> Tensor:
-    """Make one value of the tokens of each document; what stands at padding and holes has no part in it.
-
-    Gradients flow to the tokens. On a device nothing is read beyond the ids.
-
-    Args:
-        values: `[batch, sequence, ...]`, one entry per place of the rows.
-        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
-        reduction: "sum" or "mean" over the tokens.
-
-    Returns:
-        `[documents, ...]`, rows in order and documents in row order, as `document_keys[document_keys >= 0]` names
-        them. Floating point stays as wide and is at least float32; integers and bools sum in int64, where a sum past it
-        wraps as torch's do, and their mean is float64.
-
-    Raises:
-        DocumentIdsError: the ids are malformed.
-        BatchError: values do not begin with the shape of the ids, lie elsewhere, or are uint64, which int64 cannot sum.
-        EncodingError: no such reduction.
-
-    Example:
-        >>> values, ids = torch.tensor([[1.0, 2.0, 4.0, 9.0]]), torch.tensor([[1, 1, 2, 0]])
-        >>> reduce_by_document(values, ids, "sum"), reduce_by_document(values, ids, "mean")
-        (tensor([3., 4.]), tensor([1.5000, 4.0000]))
-    """
-    segments = as_segments(document_ids)
-    _require_values(values, segments)
-    require_choice(reduction, REDUCTIONS, "reduction")
-    if values.dtype == torch.uint64:
-        remedy = "Convert them: values.long()."
-        raise BatchError(Problem("values", "cannot be summed in int64", "dtype", value=values.dtype, remedy=remedy))
-    wide = _wide(values.dtype)
-    count = segments.documents.lengths.size
-    # One by one, float32 loses a thousandth of the mean of 100,000 tokens, and a sum of int64 may wrap.
-    exact = wide if wide == torch.int64 and reduction == "sum" else torch.promote_types(wide, torch.float64)
-    flat = values.flatten(0, 1).to(exact)
-    sums = flat.new_zeros(count + 1, *flat.shape[1:]).index_add(0, _slots(segments), flat)[:count]
-    if reduction == "sum":
-        return sums.to(wide)
-    means = sums / segments.tensor(segments.documents.lengths).to(torch.float64).view(-1, *[1] * (sums.ndim - 1))
-    return means if wide == torch.int64 else means.to(wide)
-
-
-def _documents_of_places(segments: Segments) -> Integers:
-    """Give the document of each place of the flattened batch, an index into `documents`, -1 where there is none."""
-    owners = np.full(segments.ids.size, -1, np.int64)
-    owners[segments.kept] = segments.owners
-    return np.repeat(owners, segments.lengths)
-
-
-def _slots(segments: Segments) -> Tensor:
-    """Give the document of each place, and one slot more for places of none."""
-    owners = _documents_of_places(segments)
-    owners[owners < 0] = segments.documents.lengths.size
-    return segments.tensor(owners)
+    # What is appended is found at -1, the owner of places of no document.
+    return weights * shares[segments.tensor(owners)].view(labels.shape)
 
 
 def _pairs(segments: Segments, depth: int, *, own_last: bool) -> npt.NDArray[np.bool_]:
     """Mark the places whose target stands in their own document, or with `own_last` just after its last token."""
-    owners = _documents_of_places(segments)
+    owners = segments.owners_of_places()
     kept = np.zeros(owners.size, np.bool_)
     kept[: -depth - 1] = (owners[: -depth - 1] == owners[depth + 1 :]) & (owners[: -depth - 1] >= 0)
     if own_last:
@@ -210,26 +122,3 @@ def _pairs(segments: Segments, depth: int, *, own_last: bool) -> npt.NDArray[np.
         lasts, before = lasts[before >= 0], before[before >= 0]
         kept[before[owners[before] == owners[lasts]]] = True
     return kept
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    if dtype.is_complex:
-        return torch.promote_types(dtype, torch.complex64)
-    if dtype.itemsize == 1 and dtype.is_floating_point:
-        return torch.float32
-    return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else torch.int64
-
-
-def _require_values(values: Tensor, segments: Segments) -> None:
-    problems = tensor_problems(values, "values", data=False)
-    if problems:
-        raise BatchError(*problems)
-    shape = (segments.batch, segments.sequence)
-    if tuple(values.shape[:2]) != shape:
-        message = f"must begin with the shape of the document ids, {shape}"
-        remedy = "Give one value per token, for the same tokens."
-        raise BatchError(Problem("values", message, "shape", value=tuple(values.shape), remedy=remedy))
-    if values.device != segments.device:
-        message = f"must lie where the document ids lie, on {segments.device}"
-        remedy = "Move it: values.to(...)."
-        raise BatchError(Problem("values", message, "device", value=values.device, remedy=remedy))

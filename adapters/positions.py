@@ -1,4 +1,4 @@
-"""Text positions: they restart in each document and count its tokens."""
+"""Text positions: they restart in each document and count its tokens, from its start or those that remain."""
 
 from __future__ import annotations
 
@@ -52,6 +52,34 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
         rises[segments.bounds[run] + 1 : segments.bounds[run + 1]] = 0
     positions = np.cumsum(rises, out=rises)
     return segments.tensor(positions).view(segments.batch, segments.sequence)
+
+
+def tokens_remaining(document_ids: Tensor | Segments) -> Tensor:
+    """Count the tokens that come after each one in its document; a hole counts as the token it was, padding has 0.
+
+    Args:
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
+
+    Returns:
+        int64 `[batch, sequence]`.
+
+    Raises:
+        DocumentIdsError: the ids are malformed.
+
+    Example:
+        >>> import torch
+        >>> tokens_remaining(torch.tensor([[1, 1, 1, 2, 0]]))
+        tensor([[2, 1, 0, 0, 0]])
+    """
+    segments = as_segments(document_ids)
+    documents = segments.documents
+    opened = np.searchsorted(documents.starts, segments.bounds[:-1], side="right")
+    last = np.append(-1, documents.ends - 1)[opened]
+    remaining = np.repeat(last, segments.lengths)
+    remaining -= np.arange(remaining.size)
+    # Padding comes after the last token of the document before it, which made it negative.
+    np.maximum(remaining, 0, out=remaining)
+    return segments.tensor(remaining).view(segments.batch, segments.sequence)
 
 
 def repeat_on_axes(position_ids: Tensor, axes: int) -> Tensor:

@@ -142,6 +142,12 @@ class Segments:
         """The document of each kept run, an index into `documents`."""
         return np.searchsorted(self.documents.starts, self.bounds[self.kept], side="right") - 1
 
+    def owners_of_places(self) -> Integers:
+        """Give the document of each flat place, an index into `documents`, -1 at padding and holes."""
+        owners = np.full(self.ids.size, -1, np.int64)
+        owners[self.kept] = self.owners
+        return np.repeat(owners, self.lengths)
+
     @cached_property
     def documents(self) -> Documents:
         """The documents that the runs make: runs of one id in one row with nothing but zeros between them."""
@@ -319,6 +325,13 @@ def to_tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Bring an array to a device; on the CPU the memory is shared."""
     tensor = torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
     return tensor if device == _CPU else tensor.to(device)
+
+
+def offsets_of(lengths: Integers) -> npt.NDArray[np.int32]:
+    """Give where each of some segments begins and the last one ends, by their lengths; `[segments + 1]`."""
+    offsets = np.zeros(lengths.size + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def greatest(numbers: Integers) -> int:

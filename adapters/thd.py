@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import (
     INT32_MAX,
-    is_choice,
-    require_batch,
     require_count,
-    require_flag,
     require_instance,
     require_places,
     require_readable,
-    tensor_problems,
-    used_offsets,
 )
-from neatpack.adapters.boundary_fields import IDS
-from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
+from neatpack.adapters.layout import require_no_holes, require_padding_after_documents
 from neatpack.adapters.segments import (
-    INTEGER_DTYPES,
     Integers,
     Segments,
     as_segments,
+    offsets_of,
     read_together,
     to_tensor,
 )
-from neatpack.adapters.training_batch import require_structure
-from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, TrainingBatch
 from neatpack.contracts.encodings import (
     PackedSeqParamsKwargs,
     THDFlat,
@@ -43,7 +30,7 @@ from neatpack.contracts.encodings import (
     parse_thd_flat,
     parse_thd_lengths,
 )
-from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, Problem
+from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_LENGTH
 
 
@@ -177,84 +164,6 @@ def flatten_thd_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> TH
     return _flat(real[used], padded[used], lengths.seq_lens.device)
 
 
-def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tensor]) -> None:
-    """Check offsets of a THD stream, gathered or physical, against the ids that came with them, in one read.
-
-    Offsets may count real tokens alone, or places: then each document is a segment that ends with its last token or
-    with the padding after it, and never beyond its row. Consumers pair offsets by their columns, so a document has the
-    same one in all.
-
-    Args:
-        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
-        given: offsets by the name that errors call them, `[boundaries]` or `[1, boundaries]`, negative where unused.
-
-    Raises:
-        DocumentIdsError: the ids are malformed.
-        EncodingError: offsets are no integers, of another shape, fall, cut elsewhere than the ids, or have a document
-            in another column.
-
-    Example:
-        >>> check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), {"cu_seqlens": torch.tensor([0, 2, 4])})
-        >>> check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), {"cu_seqlens": torch.tensor([0, 3, 4])})
-        Traceback (most recent call last):
-        ...
-        neatpack.contracts.errors.EncodingError: cu_seqlens = [0, 3, 4]: cuts elsewhere than the document ids do. \
-Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
-    """
-    segments = as_segments(document_ids)
-    require_instance(given, Mapping, "given", "Give a dict of offsets by their names.")
-    for field, offsets in given.items():
-        problems = tensor_problems(offsets, field)
-        if problems:
-            raise EncodingError(*problems)
-        if (
-            offsets.ndim not in (1, 2)
-            or (offsets.ndim == 2 and len(offsets) != 1)
-            or offsets.dtype not in INTEGER_DTYPES
-        ):
-            message, form = "must be integers [boundaries]", (tuple(offsets.shape), offsets.dtype)
-            remedy = "Give the offsets of one stream."
-            raise EncodingError(Problem(field, message, "shape", value=form, remedy=remedy))
-    columns: dict[str, Integers] = {}
-    for field, found in zip(given, read_together(*given.values()), strict=True):
-        own = _columns(used_offsets(found.ravel()), segments)
-        if own is None:
-            raise _disagreement(field, "cuts elsewhere than the document ids do", found)
-        columns[field] = own
-        first = next(iter(columns))
-        if not np.array_equal(own, columns[first]):
-            raise _disagreement(field, f"has documents in other columns than {first}", found)
-
-
-def _disagreement(field: str, message: str, found: Integers) -> EncodingError:
-    remedy = "Boundaries come from the document ids alone: leave this out, or derive both from the same ids."
-    return EncodingError(Problem(field, message, "disagreement", value=found.ravel().tolist(), remedy=remedy))
-
-
-def _columns(cuts: Integers | None, segments: Segments) -> Integers | None:
-    """Give the column of each document among offsets of tokens or of places; None where they cut elsewhere."""
-    if cuts is None:
-        return None
-    documents = segments.documents
-    if np.array_equal(np.unique(cuts), _offsets(documents.lengths)):
-        return np.searchsorted(cuts, np.cumsum(documents.lengths) - documents.lengths, side="right") - 1
-    return np.searchsorted(cuts, documents.starts, side="right") - 1 if _cuts_places(cuts, segments) else None
-
-
-def _cuts_places(cuts: Integers, segments: Segments) -> bool:
-    """Whether every document is a segment, with or without the padding that follows it in its row."""
-    documents = segments.documents
-    if not cuts.size or cuts[0] != 0 or segments.holes.size or cuts[-1] > segments.batch * segments.sequence:
-        return False
-    latest = (documents.rows + 1) * segments.sequence
-    latest[:-1] = np.minimum(latest[:-1], documents.starts[1:])
-    after = np.searchsorted(cuts, documents.starts, side="right")
-    if (after == cuts.size).any():
-        return False
-    opens, closes = cuts[after - 1], cuts[after]
-    return bool((opens == documents.starts).all() and ((closes >= documents.ends) & (closes <= latest)).all())
-
-
 def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tensor:
     """Mark the physical places of a THD stream that hold a token, and no padding of a document or beyond the last.
 
@@ -332,96 +241,14 @@ def packed_seq_params_kwargs(flat: THDFlat[Tensor]) -> PackedSeqParamsKwargs[Ten
     return {**transformer_engine_kwargs(flat), "total_tokens": flat.total_tokens}
 
 
-def convert_batch_output(
-    batch: TrainingBatch[Tensor], output_format: BatchOutputFormat, *, padded_documents: bool = False
-) -> TrainingBatch[Tensor]:
-    """Add the lengths of every document to a batch that leaves in THD format; a batched one stays as it is.
-
-    Boundaries are those of the attention ids, which `apply_packing_contract` leaves as `_packed_seq_ids`, or of the
-    document ids where a batch has no others. Positions are never rebuilt, and labels stay: `mask_labels`, or
-    `apply_packing_contract` before this, takes targets across boundaries out.
-
-    Args:
-        batch: a batch with ids, `[batch, sequence]`.
-        output_format: "batched" or "thd".
-        padded_documents: accept padding after each document, as `pad_documents` leaves it, and not at the end of
-            rows alone.
-
-    Returns:
-        The same mapping; for "thd" with `seq_lens` and `seq_lens_padded`, int64 `[batch, most documents of a row]`,
-        -1000 where unused, and `qkv_format`.
-
-    Raises:
-        BatchError: no such format, a batch without ids, with misshapen entries or whose entries cannot be replaced, or
-            `padded_documents` that is no bool.
-        DocumentIdsError: the ids are malformed, have a hole, padding elsewhere, or a row without any token.
-        EncodingError: other ids or the padding mask of the batch contradict them.
-
-    Example:
-        >>> ids = torch.tensor([[1, 1, 2, 0]])
-        >>> batch = {"input_ids": ids, "labels": ids, "position_ids": ids, "padding_mask": ids == 0}
-        >>> batch["document_ids"] = ids
-        >>> convert_batch_output(batch, "thd")["seq_lens_padded"]
-        tensor([[2, 2]])
-    """
-    if not is_choice(output_format, BATCH_OUTPUT_FORMATS):
-        remedy = f"Give one of {', '.join(map(repr, BATCH_OUTPUT_FORMATS))}."
-        problem = Problem("output_format", "is no batch format", "value", value=repr(output_format), remedy=remedy)
-        raise BatchError(problem)
-    require_flag(padded_documents, "padded_documents", error=BatchError)
-    require_batch(batch)
-    if output_format == "batched":
-        return batch
-    segments, field = _attention_segments(batch)
-    if not padded_documents:
-        require_trailing_padding(segments, field)
-    empty = np.flatnonzero(segments.documents.counts == 0)
-    if empty.size:
-        message = "the row holds no token"
-        remedy = "Leave such rows out of a THD batch."
-        raise DocumentIdsError(Problem(field, message, "value", int(empty[0]), remedy=remedy))
-    lengths = thd_lengths(segments)
-    batch["seq_lens"] = lengths.seq_lens
-    batch["seq_lens_padded"] = lengths.seq_lens_padded
-    batch["qkv_format"] = "thd"
-    return batch
-
-
-def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
-    """Scan the ids that attention goes by, and refuse tokens of a document that policy took out."""
-    given = cast("dict[str, object]", batch)
-    field = next((name for name in IDS if given.get(name) is not None), None)
-    if field is None:
-        remedy = "Run adapt_model_inputs first."
-        raise BatchError(Problem("attention_document_ids", "the batch has no ids", "missing", remedy=remedy))
-    require_structure(batch)
-    compared = {name: given.get(name) for name in (*IDS, "padding_mask")}
-    ids = cast("Tensor", given[field])
-    scanned = scan_agreeing(ids, compared, field=field, position_policy="sequence")
-    kept, packed = (np.repeat(each.ids != 0, each.lengths) for each in (scanned.attention, scanned.structural))
-    taken_out = np.flatnonzero(packed & ~kept)
-    if taken_out.size:
-        row, position = divmod(int(taken_out[0]), scanned.attention.sequence)
-        message = "a hole: policy took out a token of a document, which lengths cannot express"
-        remedy = "Use NEAT metadata, which leaves holes out."
-        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
-    return scanned.attention, field
-
-
 def _flat(real: Integers, padded: Integers, device: torch.device) -> THDFlat[Tensor]:
     return THDFlat(
-        to_tensor(_offsets(real), device),
-        to_tensor(_offsets(padded), device),
+        to_tensor(offsets_of(real), device),
+        to_tensor(offsets_of(padded), device),
         int(padded.max()),
         int(real.sum()),
         int(padded.sum()),
     )
-
-
-def _offsets(lengths: Integers) -> npt.NDArray[np.int32]:
-    offsets = np.zeros(lengths.size + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def _require_starts(**offsets: Integers) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_instance, require_pad_token, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
-from neatpack.adapters.segments import read_on_host
+from neatpack.adapters.segments import Segments, as_segments, read_on_host
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
@@ -78,6 +78,25 @@ def token_axis(name: str, value: Tensor, shape: tuple[int, int]) -> int | None:
             return None
         axis = named[0].index("batch")
     return axis if tuple(value.shape[axis : axis + 2]) == shape else None
+
+
+def scan_ids(batch: TrainingBatch[Tensor], names: Sequence[str]) -> Segments:
+    """Scan the first ids of these names that the batch has.
+
+    Raises:
+        BatchError: it has none, or they have not the shape of the tokens.
+        DocumentIdsError: they are malformed.
+    """
+    shape = batch_shape(batch)
+    for name in names:
+        ids = entries(batch).get(name)
+        if isinstance(ids, Tensor):
+            if token_axis(name, ids, shape) is None:
+                message = f"must have the shape of input_ids, {shape}"
+                remedy = "Cut and pad ids together with the tokens that they belong to."
+                raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape), remedy=remedy))
+            return as_segments(ids, field=name)
+    raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
 
 
 def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:

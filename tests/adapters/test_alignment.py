@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.alignment import aligned_length, document_multiple, pad_documents, pad_rows
-from neatpack.adapters.thd import convert_batch_output, thd_flat
+from neatpack.adapters.batch_output import convert_batch_output
+from neatpack.adapters.thd import thd_flat
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError
 from tests.adapters import oracle_slicing

@@ -16,12 +16,15 @@ from neatpack.adapters import (
     check_agreement,
     enable_xdoc_attention,
     repeat_on_axes,
+    tokens_remaining,
 )
 from neatpack.adapters.strategies import attention_document_ids, document_ids, training_batches
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, CapabilitiesError, DocumentIdsError, EncodingError, PackingError
-from tests.adapters import oracle
+from tests.adapters import oracle, oracle_loss
+from tests.adapters.host_reads import host_reads
+from tests.adapters.layouts import Rows, rows_of_ids, tensor
 from tests.adapters.properties import holds_for, listed, rows_of
 
 _IDS = PackingCapabilities("document_ids")
@@ -208,3 +211,19 @@ def test_a_batch_that_is_refused_stays_as_it_came(changes: dict[str, object], er
     assert dict(batch) == before
     with pytest.raises(BatchError, match="mapping"):
         adapt_model_inputs(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@given(rows_of_ids(holes=True))
+def test_tokens_remaining_and_positions_make_up_the_document(rows: Rows) -> None:
+    ids = tensor(rows)
+    found = tokens_remaining(ids)
+    assert listed(found) == oracle_loss.remaining(rows)
+    span = (found + build_position_ids(ids))[ids != 0]
+    lengths = [places[-1][1] - places[0][1] for places in oracle_loss.documents(rows) for _ in places]
+    assert listed(span.sort().values) == sorted(lengths)
+
+
+def test_of_padding_no_tokens_remain_in_one_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with host_reads(monkeypatch) as reads:
+        assert listed(tokens_remaining(torch.tensor([[0, 0]]))) == [[0, 0]]
+    assert reads.total == 1

@@ -1,4 +1,4 @@
-"""Microbatches and context-parallel parts hold every token once, and derive what the whole batch would have given."""
+"""Microbatches hold every token once, and derive what the whole batch would have given."""
 
 # Torch leaves Tensor.tolist without a type, and entries of a batch that a test has made are there.
 # pyright: reportUnknownMemberType=false, reportTypedDictNotRequiredAccess=false
@@ -15,48 +15,24 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributed.pipelining import microbatch
 
-from neatpack.adapters.alignment import document_multiple, pad_documents, pad_rows
+from neatpack.adapters.alignment import pad_documents, pad_rows
 from neatpack.adapters.block_mask import build_block_mask
 from neatpack.adapters.boundary_fields import FLASH_FIELDS
+from neatpack.adapters.context_parallel import shard_tokens
 from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.layer_masks import LayerView, build_layer_masks
-from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.physical import flash_varlen_kwargs
-from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.recurrent import segment_index
-from neatpack.adapters.slicing import (
-    CONTEXT_LAYOUTS,
-    ContextLayout,
-    context_places,
-    pipeline_chunk_dims,
-    shard_tokens,
-    split_rows,
-)
-from neatpack.adapters.thd import thd_lengths
+from neatpack.adapters.slicing import pipeline_chunk_dims, split_rows
 from neatpack.adapters.token_fields import take_places
 from neatpack.adapters.yielding import apply_packing_contract
-from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, PackingError
-from tests.adapters import oracle_slicing
+from neatpack.contracts.errors import BatchError, EncodingError
+from tests.adapters.cut_batches import fault, training_batch
 from tests.adapters.host_reads import host_reads
-from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
+from tests.adapters.layouts import Rows, rows_of_ids, tensor
 
 Call = Callable[[Any], object]
-
-
-def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
-    """A batch in which every token is another one."""
-    ids = tensor(rows)
-    tokens = torch.arange(1000, 1000 + ids.numel()).view(ids.shape)
-    batch: TrainingBatch[Tensor] = {
-        "input_ids": tokens,
-        "labels": tokens,
-        "position_ids": build_position_ids(ids),
-        "padding_mask": ids == 0,
-        "document_ids": ids,
-    }
-    return cast("TrainingBatch[Tensor]", {**batch, **entries})
 
 
 @given(rows_of_ids(), st.data())
@@ -132,81 +108,6 @@ def test_flat_offsets_cut_along_their_first_dimension_are_wrong() -> None:
     assert part["cu_seq_lens_q"].tolist() != offsets.tensor_split(2)[1].tolist()
 
 
-@pytest.mark.parametrize("layout", CONTEXT_LAYOUTS)
-def test_one_rank_takes_every_place_whatever_the_lengths(layout: ContextLayout) -> None:
-    rows = [[1, 1, 1, 2, 0], [4, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
-    assert listed(context_places(tensor(rows), 0, document_multiple(1), layout)) == [[0, 1, 2, 3, 4]] * 3
-
-
-@given(rows_of_ids(leading=False, multiple=4), st.sampled_from([1, 2]))
-def test_zigzag_deals_every_document_to_all_ranks(rows: Rows, ranks: int) -> None:
-    found = [listed(context_places(tensor(rows), rank, ranks, "zigzag")) for rank in range(ranks)]
-    assert found == [[oracle_slicing.zigzag(row, ranks)[rank] for row in rows] for rank in range(ranks)]
-
-
-@given(rows_of_ids(leading=False, multiple=6), st.sampled_from([1, 2, 3]))
-def test_contiguous_parts_are_pieces_of_the_row(rows: Rows, ranks: int) -> None:
-    found = [listed(context_places(tensor(rows), rank, ranks, "contiguous")) for rank in range(ranks)]
-    assert found == [[oracle_slicing.contiguous(row, ranks)[rank] for row in rows] for rank in range(ranks)]
-
-
-def test_the_oracle_sees_planted_faults() -> None:
-    """A zigzag of the row as a whole, and one without the way back, are other places."""
-    row = [1] * 8 + [2] * 4
-    right = oracle_slicing.zigzag(row, 2)
-    assert right == [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
-    assert right != oracle_slicing.zigzag([1] * 12, 2)
-    assert right != [[0, 1, 4, 5, 8, 10], [2, 3, 6, 7, 9, 11]]
-    assert [context_places(tensor([row]), rank, 2, "zigzag")[0].tolist() for rank in range(2)] == right
-
-
-@given(rows_of_ids(leading=False, multiple=4), st.sampled_from(["contiguous", "zigzag"]), st.sampled_from([1, 2]))
-def test_parts_make_up_the_batch(rows: Rows, layout: str, ranks: int) -> None:
-    batch = training_batch(rows, rewards=torch.randn(len(rows), len(rows[0]), 2))
-    ids = batch["document_ids"]
-    whole = {**batch, "labels": mtp_targets(batch["labels"], ids, 0, "model")}
-    rebuilt = {name: torch.zeros_like(cast("Tensor", value)) for name, value in whole.items()}
-    for rank in range(ranks):
-        shard = shard_tokens(batch, rank, ranks, layout, label_shift="model")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        index = torch.arange(len(rows))[:, None], shard.places
-        for name in rebuilt:
-            rebuilt[name][index] = cast("Any", shard.batch)[name]
-        assert torch.equal(shard.lengths.seq_lens_padded, thd_lengths(ids).seq_lens_padded)
-        first = ids.gather(1, shard.places[:, :1])
-        before = ids.gather(1, (shard.places[:, :1] - 1).clamp(min=0))
-        expected = (first != 0) & (first == before) & (shard.places[:, :1] > 0)
-        assert torch.equal(shard.continues, expected.squeeze(1))
-    assert all(torch.equal(rebuilt[name], cast("Tensor", whole[name])) for name in rebuilt)
-
-
-def test_labels_are_shifted_before_the_cut() -> None:
-    tokens = torch.arange(8)[None]
-    batch = training_batch([[1] * 8], input_ids=tokens, labels=tokens)
-    parts = [shard_tokens(batch, rank, 2, "zigzag", label_shift="model").batch for rank in range(2)]
-    assert [part["input_ids"].tolist() for part in parts] == [[[0, 1, 6, 7]], [[2, 3, 4, 5]]]
-    assert [part["labels"].tolist() for part in parts] == [[[1, 2, 7, -100]], [[3, 4, 5, 6]]]
-    shifted = training_batch([[1] * 8], labels=torch.arange(1, 9)[None])
-    parts = [shard_tokens(shifted, rank, 2, "zigzag", label_shift="document").batch for rank in range(2)]
-    assert [part["labels"].tolist() for part in parts] == [[[1, 2, 7, 8]], [[3, 4, 5, 6]]]
-
-
-def test_attention_ids_decide_and_do_not_reach_a_part_as_its_boundaries() -> None:
-    joined = tensor([[1, 1, 1, 1]])
-    batch = training_batch([[1, 1, 2, 2]], attention_document_ids=joined, _packed_seq_ids=joined)
-    shard = shard_tokens(batch, 1, 2, "contiguous", label_shift="model")
-    assert shard.continues.tolist() == [True]
-    assert shard.lengths.seq_lens.tolist() == [[4]]
-    assert "_packed_seq_ids" not in shard.batch
-    assert shard.batch["document_ids"].tolist() == [[2, 2]]
-    assert "_packed_seq_ids" in batch
-
-
-def fault(error: type[PackingError], call: Any) -> tuple[str, object]:
-    with pytest.raises(error) as caught:
-        call()
-    return caught.value.problems[0].field, caught.value.problems[0].value
-
-
 def test_what_cannot_be_cut_is_refused_by_name() -> None:
     batch = training_batch([[1, 1, 2, 2]])
     pixels = training_batch([[1, 1, 2, 2]], pixel_values=torch.zeros(7, 3))
@@ -272,36 +173,10 @@ def test_a_batch_without_tokens_is_told_what_is_missing(call: Call) -> None:
         call(batch)
 
 
-def test_lengths_that_ranks_cannot_share_are_refused() -> None:
-    with pytest.raises(EncodingError, match=r"pad_documents\(batch, 4\)") as caught:
-        context_places(tensor([[1, 1, 1, 1], [1, 1, 2, 2]]), 0, 2, "zigzag")
-    problem = caught.value.problems[0]
-    assert (problem.row, problem.position, problem.value) == (1, 0, 2)
-    with pytest.raises(EncodingError, match=r"pad_rows\(batch, 2\)"):
-        context_places(tensor([[1, 1, 1]]), 0, 2, "contiguous")
-    with pytest.raises(EncodingError, match="4 places, no multiple") as caught:
-        context_places(tensor([[1, 1, 1, 1], [0, 0, 0, 0]]), 0, 4, "zigzag")
-    assert caught.value.problems[0].row == 0
-    with pytest.raises(DocumentIdsError, match="hole"):
-        context_places(tensor([[1, 0, 1, 1]]), 0, 2, "contiguous")
-
-
-def test_bad_arguments_are_refused() -> None:
-    ids = tensor([[1, 1]])
-    assert fault(EncodingError, lambda: context_places(ids, 2, 2, "contiguous")) == ("rank", 2)
-    assert fault(EncodingError, lambda: context_places(ids, 0, 1, cast("Any", "ring"))) == ("layout", "'ring'")
-    batch = training_batch([[1, 1]])
-    call = lambda: shard_tokens(batch, 0, 1, "zigzag", label_shift=cast("Any", "data"))  # noqa: E731
-    assert fault(EncodingError, call) == ("label_shift", "'data'")
-
-
 def test_one_host_read_for_a_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [[1, 1, 2, 2], [1, 1, 1, 1], [0, 0, 0, 0]]
     batch = training_batch(rows)
     flat = training_batch(rows, **flash_varlen_kwargs(tensor(rows)))
-    with host_reads(monkeypatch) as reads:
-        shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
-    assert reads.total == 1
     with host_reads(monkeypatch) as reads:
         split_rows(flat, 3)
     assert reads.total == 1
@@ -340,10 +215,3 @@ def test_what_has_one_entry_a_row_is_cut_with_the_rows(rows: int, data: st.DataO
 def test_what_has_another_number_of_entries_than_rows_is_refused(name: str, value: object) -> None:
     batch = training_batch([[1], [1]], **{name: value})
     assert fault(BatchError, lambda: split_rows(batch, 2))[0] == name
-
-
-def test_a_batch_without_labels_is_refused_by_name() -> None:
-    ids = torch.ones(1, 4, dtype=torch.int64)
-    batch = cast("TrainingBatch[Tensor]", {"input_ids": ids, "position_ids": ids, "document_ids": ids})
-    with pytest.raises(BatchError, match="labels: missing"):
-        shard_tokens(batch, 0, 2, "zigzag", label_shift="model")

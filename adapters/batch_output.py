@@ -1,0 +1,92 @@
+"""Batches in the format in which they leave the loader: as rows, or in THD with the lengths of every document."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from torch import Tensor
+
+from neatpack.adapters.agreement import scan_agreeing
+from neatpack.adapters.arguments import require_batch, require_choice, require_flag
+from neatpack.adapters.boundary_fields import IDS
+from neatpack.adapters.layout import require_trailing_padding
+from neatpack.adapters.segments import Segments
+from neatpack.adapters.thd import thd_lengths
+from neatpack.adapters.training_batch import require_structure
+from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, TrainingBatch
+from neatpack.contracts.errors import BatchError, DocumentIdsError, Problem
+
+
+def convert_batch_output(
+    batch: TrainingBatch[Tensor], output_format: BatchOutputFormat, *, padded_documents: bool = False
+) -> TrainingBatch[Tensor]:
+    """Add the lengths of every document to a batch that leaves in THD format; a batched one stays as it is.
+
+    Boundaries are those of the attention ids, which `apply_packing_contract` leaves as `_packed_seq_ids`, or of the
+    document ids where a batch has no others. Positions are never rebuilt, and labels stay: `mask_labels`, or
+    `apply_packing_contract` before this, takes targets across boundaries out.
+
+    Args:
+        batch: a batch with ids, `[batch, sequence]`.
+        output_format: "batched" or "thd".
+        padded_documents: accept padding after each document, as `pad_documents` leaves it, and not at the end of
+            rows alone.
+
+    Returns:
+        The same mapping; for "thd" with `seq_lens` and `seq_lens_padded`, int64 `[batch, most documents of a row]`,
+        -1000 where unused, and `qkv_format`.
+
+    Raises:
+        BatchError: no such format, a batch without ids, with misshapen entries or whose entries cannot be replaced, or
+            `padded_documents` that is no bool.
+        DocumentIdsError: the ids are malformed, have a hole, padding elsewhere, or a row without any token.
+        EncodingError: other ids or the padding mask of the batch contradict them.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[1, 1, 2, 0]])
+        >>> batch = {"input_ids": ids, "labels": ids, "position_ids": ids, "padding_mask": ids == 0}
+        >>> batch["document_ids"] = ids
+        >>> convert_batch_output(batch, "thd")["seq_lens_padded"]
+        tensor([[2, 2]])
+    """
+    require_choice(output_format, BATCH_OUTPUT_FORMATS, "output_format", error=BatchError)
+    require_flag(padded_documents, "padded_documents", error=BatchError)
+    require_batch(batch)
+    if output_format == "batched":
+        return batch
+    segments, field = _attention_segments(batch)
+    if not padded_documents:
+        require_trailing_padding(segments, field)
+    empty = np.flatnonzero(segments.documents.counts == 0)
+    if empty.size:
+        message = "the row holds no token"
+        remedy = "Leave such rows out of a THD batch."
+        raise DocumentIdsError(Problem(field, message, "value", int(empty[0]), remedy=remedy))
+    lengths = thd_lengths(segments)
+    batch["seq_lens"] = lengths.seq_lens
+    batch["seq_lens_padded"] = lengths.seq_lens_padded
+    batch["qkv_format"] = "thd"
+    return batch
+
+
+def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
+    """Scan the ids that attention goes by, and refuse tokens of a document that policy took out."""
+    given = cast("dict[str, object]", batch)
+    field = next((name for name in IDS if given.get(name) is not None), None)
+    if field is None:
+        remedy = "Run adapt_model_inputs first."
+        raise BatchError(Problem("attention_document_ids", "the batch has no ids", "missing", remedy=remedy))
+    require_structure(batch)
+    compared = {name: given.get(name) for name in (*IDS, "padding_mask")}
+    ids = cast("Tensor", given[field])
+    scanned = scan_agreeing(ids, compared, field=field, position_policy="sequence")
+    kept, packed = (np.repeat(each.ids != 0, each.lengths) for each in (scanned.attention, scanned.structural))
+    taken_out = np.flatnonzero(packed & ~kept)
+    if taken_out.size:
+        row, position = divmod(int(taken_out[0]), scanned.attention.sequence)
+        message = "a hole: policy took out a token of a document, which lengths cannot express"
+        remedy = "Use NEAT metadata, which leaves holes out."
+        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
+    return scanned.attention, field

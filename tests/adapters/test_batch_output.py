@@ -1,0 +1,97 @@
+"""Batches leave as they are, or in THD with the lengths of every document."""
+
+# Torch leaves Tensor.tolist without a type, and entries of a batch that a test has made are there.
+# pyright: reportUnknownMemberType=false, reportTypedDictNotRequiredAccess=false
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+from neatpack.adapters.batch_output import convert_batch_output
+from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, PackingError
+from tests.adapters import oracle_thd
+from tests.adapters.host_reads import host_reads
+from tests.adapters.layouts import Rows, rows_of_ids, tensor
+
+
+def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
+    ids = tensor(rows)
+    batch: TrainingBatch[Tensor] = {
+        "input_ids": ids,
+        "labels": ids,
+        "position_ids": torch.arange(ids.numel()).view(ids.shape),
+        "padding_mask": ids == 0,
+        "document_ids": ids,
+    }
+    return cast("TrainingBatch[Tensor]", {**batch, **entries})
+
+
+@given(rows_of_ids(leading=False, between=False, empty_rows=False))
+def test_a_thd_batch_gains_its_lengths_and_loses_nothing(rows: Rows) -> None:
+    batch = training_batch(rows)
+    before = dict(batch)
+    positions = batch["position_ids"].clone()
+    assert convert_batch_output(batch, "batched") is batch
+    assert dict(batch) == before
+    assert convert_batch_output(batch, "thd") is batch
+    assert (batch["seq_lens"].tolist(), batch["seq_lens_padded"].tolist()) == oracle_thd.thd_lengths(rows)
+    assert batch["qkv_format"] == "thd"
+    assert set(batch) - set(before) == {"seq_lens", "seq_lens_padded", "qkv_format"}
+    assert torch.equal(batch["position_ids"], positions)
+
+
+def test_joined_documents_are_one_in_thd() -> None:
+    rows = [[1, 1, 2, 0]]
+    batch = convert_batch_output(training_batch(rows, attention_document_ids=tensor([[1, 1, 1, 0]])), "thd")
+    assert (batch["seq_lens"].tolist(), batch["seq_lens_padded"].tolist()) == ([[3]], [[4]])
+
+
+def test_padding_between_documents_only_where_it_was_asked_for() -> None:
+    rows = [[1, 0, 2, 0]]
+    with pytest.raises(DocumentIdsError, match="padding that tokens of its row follow") as caught:
+        convert_batch_output(training_batch(rows), "thd")
+    assert (caught.value.problems[0].field, caught.value.problems[0].position) == ("document_ids", 1)
+    batch = convert_batch_output(training_batch(rows), "thd", padded_documents=True)
+    assert batch["seq_lens_padded"].tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "field", "row"),
+    [
+        (training_batch([[1], [0]]), DocumentIdsError, "document_ids", 1),
+        (training_batch([[1, 2, 1]]), DocumentIdsError, "document_ids", 0),
+        (training_batch([[1, 1, 1]], attention_document_ids=tensor([[1, 0, 1]])), DocumentIdsError, None, 0),
+        (training_batch([[1, 1]], attention_document_ids=tensor([[1, 0]])), DocumentIdsError, None, 0),
+        (training_batch([[1, 1]], attention_document_ids=tensor([[1]])), BatchError, None, None),
+        (training_batch([[1, 1]], attention_document_ids=tensor([[1, 2]])), EncodingError, "document_ids", 0),
+        (training_batch([[1, 1]], _packed_seq_ids=tensor([[1, 2]])), EncodingError, "document_ids", 0),
+        (training_batch([[1, 0]], padding_mask=tensor([[1, 1]]) == 0), EncodingError, "padding_mask", 0),
+        (training_batch([[1]], document_ids=None), BatchError, "attention_document_ids", None),
+    ],
+)
+def test_batches_that_thd_cannot_tell_are_refused_unchanged(
+    batch: TrainingBatch[Tensor], error: type[PackingError], field: str | None, row: int | None
+) -> None:
+    before = dict(batch)
+    with pytest.raises(error) as caught:
+        convert_batch_output(batch, "thd")
+    assert (caught.value.problems[0].field, caught.value.problems[0].row) == (field or "attention_document_ids", row)
+    assert dict(batch) == before
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(BatchError, match="'batched', 'thd'") as caught:
+        convert_batch_output(training_batch([[1]]), "bshd")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert caught.value.problems[0].value == "'bshd'"
+
+
+def test_one_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [[1, 1, 2, 0], [1, 1, 1, 1]]
+    with host_reads(monkeypatch) as reads:
+        convert_batch_output(training_batch(rows, attention_document_ids=tensor(rows)), "thd")
+    assert reads.total == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -10,7 +11,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_integer, require_instance, require_list, require_pad_token, shown
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    is_integer,
+    require_instance,
+    require_list,
+    require_pad_token,
+    shown,
+    tensor_problems,
+)
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan
 from neatpack.adapters.segments import INTEGER_DTYPES, Integers, to_tensor
 from neatpack.adapters.yielding import apply_packing_contract
@@ -190,12 +199,8 @@ def _document_problems(documents: Mapping[int, object], lengths: Mapping[int, in
     devices: dict[torch.device, int] = {}
     problems: list[Problem] = []
     for index, document in documents.items():
-        if not isinstance(document, Tensor):
-            found = type(document).__name__
-            remedy = "Convert it: torch.tensor(...)."
-            problems.append(
-                Problem("documents", "must be a torch.Tensor", "type", value=found, document=index, remedy=remedy)
-            )
+        if not isinstance(document, Tensor) or document.is_nested:
+            problems += [replace(problem, document=index) for problem in tensor_problems(document, "documents")]
         elif document.dtype not in INTEGER_DTYPES or document.layout is not torch.strided or document.ndim != 1:
             value = (document.dtype, document.layout, tuple(document.shape))
             remedy = "Give the token ids of one document each."

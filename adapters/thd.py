@@ -188,7 +188,7 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     _require_starts(cu_seqlens=offsets, cu_seqlens_padded=slots)
     real, padded = np.diff(offsets), np.diff(slots)
     remedy = "Give the places of the stream, or None for flat.total_tokens."
-    total = flat.total_tokens if total_tokens is None else require_count(total_tokens, "total_tokens", remedy)
+    total = require_count(flat.total_tokens if total_tokens is None else total_tokens, "total_tokens", remedy)
     _require_fitting(real, padded)
     if slots[-1] > total:
         message = f"must be at least {slots[-1]}, the last padded offset"

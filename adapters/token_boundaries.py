@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from typing_extensions import runtime_checkable
 
 from neatpack.adapters.arguments import INT64_MAX, INT64_MIN, require_count, require_flag
 from neatpack.adapters.document_ids import integer_rows_problems, padding_mask_problems
-from neatpack.adapters.segments import read_together, to_tensor
+from neatpack.adapters.segments import Integers, read_together, to_tensor
 from neatpack.contracts.errors import EncodingError, Problem
+
+_Marks: TypeAlias = npt.NDArray[np.bool_]
 
 
 @runtime_checkable
@@ -53,8 +56,9 @@ def document_ids_from_tokens(
         bos_token_id: the token that opens one, or several. Give one of the two, or both.
         tokenizer: what the tokens come from. The ids must be its own.
         padding_mask: bool, `[batch, sequence]`, True at padding.
-        pad_token_id: take the tokens of this id at the end of each row for padding. By default padding is known by
-            the mask alone, since many tokenizers pad with a token that texts hold as well.
+        pad_token_id: take the tokens of this id for padding where they stand outside of documents: at either end of a
+            row, after a token that ends a document, or before one that opens it. By default padding is known by the
+            mask alone, since many tokenizers pad with a token that texts hold as well.
         allow_unbroken: accept a batch in which neither token occurs. A wrong id looks the same.
 
     Returns:
@@ -70,8 +74,8 @@ def document_ids_from_tokens(
         >>> tokens = torch.tensor([[5, 6, 9, 7, 9, 9, 9]])
         >>> document_ids_from_tokens(tokens, eos_token_id=9, padding_mask=torch.arange(7)[None] > 4)
         tensor([[1, 1, 1, 2, 2, 0, 0]])
-        >>> document_ids_from_tokens(torch.tensor([[1, 3, 3, 1, 3]]), bos_token_id=1)
-        tensor([[1, 1, 1, 2, 2]])
+        >>> document_ids_from_tokens(torch.tensor([[0, 1, 3, 0, 3, 0, 1, 3]]), bos_token_id=1, pad_token_id=0)
+        tensor([[0, 1, 1, 1, 1, 0, 2, 2]])
     """
     eos, bos = _token_ids(eos_token_id, "eos_token_id"), _token_ids(bos_token_id, "bos_token_id")
     _require_special_tokens(eos, bos, pad_token_id, tokenizer)
@@ -84,9 +88,9 @@ def document_ids_from_tokens(
     mask = torch.zeros_like(input_ids, dtype=torch.bool) if padding_mask is None else padding_mask
     tokens, padding = read_together(input_ids, mask)
     kept = padding == 0
-    if pad_token_id is not None:
-        kept = kept & (np.cumsum((tokens != pad_token_id)[:, ::-1] & kept[:, ::-1], axis=1)[:, ::-1] > 0)
     ends, opens = (kept & np.any([tokens == token for token in own], axis=0) for own in (eos, bos))
+    if pad_token_id is not None:
+        kept = kept & ~_outside(kept & (tokens == pad_token_id), ends | ~kept, opens | ~kept)
     if not allow_unbroken and not ends.any() and not opens.any():
         message = "neither the token that ends a document nor the one that opens it occurs"
         remedy = "Check the ids, or pass allow_unbroken=True where a batch may be one document a row."
@@ -95,6 +99,18 @@ def document_ids_from_tokens(
     opens[:, 1:] |= ends[:, :-1] | ~kept[:, :-1]
     ids = np.cumsum(opens & kept, axis=1) * kept
     return to_tensor(ids, input_ids.device)
+
+
+def _outside(pads: _Marks, ends: _Marks, opens: _Marks) -> _Marks:
+    """Mark the pads of which no document goes on: their run follows an end, or an opening follows it."""
+    return pads & (_behind(pads, ends) | _behind(pads[:, ::-1], opens[:, ::-1])[:, ::-1])
+
+
+def _behind(pads: _Marks, marks: _Marks) -> _Marks:
+    """Tell of each place whether the last place so far that is no pad is marked; what lies before the row is."""
+    places = np.where(pads, 0, np.arange(1, len(pads.T) + 1))
+    last: Integers = np.maximum.accumulate(places, axis=1)
+    return np.take_along_axis(np.pad(marks, ((0, 0), (1, 0)), constant_values=True), last, axis=1)
 
 
 def _token_ids(value: object, field: str) -> tuple[int, ...]:

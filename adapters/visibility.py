@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_count, require_instance, tensor_problems
+from neatpack.adapters.arguments import require_count, require_flag, require_instance, tensor_problems
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -55,7 +55,8 @@ def sees(
         bool, in the shape that the arguments broadcast to.
 
     Raises:
-        EncodingError: the window is not a positive int, or an argument is no integer tensor of a fitting shape.
+        EncodingError: the window is not a positive int, `causal` no bool, or an argument no integer tensor of a fitting
+            shape.
 
     Example:
         >>> import torch
@@ -67,6 +68,7 @@ def sees(
                 [0, 0, 0, 1]], dtype=torch.int32)
     """
     require_window(window)
+    require_flag(causal, "causal")
     _require_integers(query_ids=query_ids, key_ids=key_ids, query_places=query_places, key_places=key_places)
     # Nothing is written in place: compiled attention takes this function apart.
     visible = (query_ids == key_ids) & (key_ids != 0)
@@ -96,7 +98,8 @@ def seen_range(
         Two integer tensors in the shape of `query_places`.
 
     Raises:
-        EncodingError: the window is not a positive int, or an argument is no integer tensor of a fitting shape.
+        EncodingError: the window is not a positive int, `causal` no bool, or an argument no integer tensor of a fitting
+            shape.
 
     Example:
         >>> import torch
@@ -106,9 +109,10 @@ def seen_range(
         ([3, 3, 4, 5, 6], [3, 4, 5, 6, 7])
     """
     require_window(window)
+    require_flag(causal, "causal")
     _require_integers(query_places=query_places, starts=starts, stops=stops)
     for field, value in (("starts", starts), ("stops", stops)):
-        if not _broadcasts(value, query_places) or value.ndim > query_places.ndim:
+        if not _expands(value, query_places):
             raise _misshapen(field, value, "query_places", query_places)
     first, last = starts.expand_as(query_places), stops.expand_as(query_places) - 1
     if window is not None:
@@ -188,6 +192,11 @@ def _require_integers(**arguments: Tensor) -> None:
 def _broadcasts(value: Tensor, other: Tensor) -> bool:
     sizes = zip(value.shape[::-1], other.shape[::-1], strict=False)
     return all(size in (1, known) or known == 1 for size, known in sizes)
+
+
+def _expands(value: Tensor, other: Tensor) -> bool:
+    sizes = zip(value.shape[::-1], other.shape[::-1], strict=False)
+    return value.ndim <= other.ndim and all(size in (1, known) for size, known in sizes)
 
 
 def _misshapen(field: str, value: Tensor, other: str, known: Tensor) -> EncodingError:

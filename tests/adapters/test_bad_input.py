@@ -274,6 +274,8 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("flat", lambda bad: apply_packing_contract(_batch(), PackingCapabilities("document_ids"), flat=bad)),
     ("allow_empty", lambda bad: build_packed_sequence_metadata(_IDS, allow_empty=bad)),
     ("inside_documents", lambda bad: mask_labels(_IDS, _IDS, "model", inside_documents=bad)),
+    ("causal", lambda bad: sees(_PLACES, _PLACES, _PLACES, _PLACES, causal=bad)),
+    ("causal", lambda bad: seen_range(_PLACES, _PLACES, _PLACES, causal=bad)),
     ("causal", lambda bad: static_block_mask(_IDS, StaticBounds(2, 3, 3), causal=bad)),
     ("remainder", lambda bad: resume_rows(_RANKED.state(0), remainder=_or(bad, "drop"))),
     ("given", lambda bad: check_thd_offsets(_IDS, bad)),
@@ -356,6 +358,7 @@ _COUNTS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("ranks", lambda bad: context_places(_IDS, 0, bad, "contiguous")),
     ("sequence_length", lambda bad: document_ids_from_lengths([[1]], bad)),
     ("window", lambda bad: build_block_causal_mask(_IDS, window=bad)),
+    ("total_tokens", lambda bad: real_places(thd_flat(_IDS), bad)),
 ]
 
 

@@ -343,6 +343,8 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     ],
     "test_each_token_is_in_the_document_that_the_special_tokens_say": [
         Fault("padding taken for documents", token_boundaries, "read_together", after(faults.last_unread)),
+        Fault("pads are tokens", token_boundaries, "_outside", after(np.zeros_like)),
+        Fault("pads are padding", token_boundaries, "_behind", after(np.ones_like)),
     ],
     "test_a_span_names_the_same_tokens_in_its_row": [
         Fault("one place too long", spans, "RowSpan", after(lambda span: span._replace(stop=span.stop + 1))),

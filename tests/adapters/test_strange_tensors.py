@@ -144,6 +144,7 @@ _ONE_OF_SEVERAL: Final[dict[str, Call]] = {
     "starts": lambda bad: adapters.seen_range(_IDS, bad, _IDS),
     "stops": lambda bad: adapters.seen_range(_IDS, _IDS, bad),
     "places": lambda bad: adapters.take_places(_batch(), bad),
+    "a document": lambda bad: adapters.collate_documents([bad], adapters.plan_rows([5], 5)),
     "eligibility": lambda bad: adapt_model_inputs(_batch(), bad),
 }
 
@@ -266,6 +267,11 @@ def test_shapes_that_do_not_broadcast_are_named(shape: tuple[int, ...]) -> None:
         with pytest.raises(PackingError, match="does not broadcast") as caught:
             call()
         assert (caught.value.problems[0].field, caught.value.problems[0].value) == (field, shape)
+
+
+def test_where_a_document_begins_expands_to_the_queries_and_not_the_other_way() -> None:
+    with pytest.raises(PackingError, match=r"starts = \(2, 4\): does not broadcast to query_places"):
+        adapters.seen_range(torch.ones(2, 1, dtype=torch.int64), _IDS, torch.tensor(4))
 
 
 def _elsewhere(_: Tensor) -> bool:

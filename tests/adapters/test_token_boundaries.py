@@ -82,6 +82,24 @@ def test_padding_that_is_an_end_token_is_known_by_the_mask() -> None:
     assert "padding_mask" in caught.value.problems[0].remedy
 
 
+@pytest.mark.parametrize(
+    ("tokens", "ids"),
+    [
+        ([0, 0, 5, 6, 2], [0, 0, 1, 1, 1]),
+        ([5, 2, 0, 0, 7, 2, 0, 0], [1, 1, 0, 0, 2, 2, 0, 0]),
+        ([5, 6, 0, 1, 7], [1, 1, 0, 2, 2]),
+        ([5, 0, 6, 2], [1, 1, 1, 1]),
+        ([0, 0, 0], [0, 0, 0]),
+    ],
+    ids=["left", "after an end", "before an opening", "inside a document", "a whole row"],
+)
+def test_a_token_of_padding_is_padding_outside_of_documents(tokens: list[int], ids: list[int]) -> None:
+    found = document_ids_from_tokens(
+        torch.tensor([tokens]), eos_token_id=_EOS, bos_token_id=_BOS, pad_token_id=_PAD, allow_unbroken=True
+    )
+    assert listed(found) == [ids]
+
+
 @pytest.mark.parametrize("own", [_EOS, [_EOS, 7], (7, _EOS)])
 def test_the_tokenizers_own_tokens_are_taken(own: object) -> None:
     tokens = torch.tensor([[3, _EOS, 4]])

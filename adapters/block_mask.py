@@ -333,10 +333,17 @@ def _list_ranges(
 
 
 def _list_pieces(listed: Ranges, others: Ranges, columns: int) -> tuple[Tensor, Tensor]:
-    begins = np.stack([begin for begin, _ in (*listed, *others)], axis=-1)
-    lengths = np.stack([stop for _, stop in (*listed, *others)], axis=-1) - begins
-    targets = np.cumsum(lengths, axis=-1) - lengths
-    offsets = to_tensor(np.repeat((begins - targets).astype(np.int32).ravel(), lengths.ravel()), _CPU)
+    """Count the columns of the first ranges of each row, and write all ranges one after the other."""
+    # How far each range stands from the place where it is written, and how many columns it has.
+    shifts: list[Integers] = []
+    lengths: list[Integers] = []
+    written = np.zeros_like(listed[0][0])
+    for begin, stop in (*listed, *others):
+        shifts.append(begin - written)
+        lengths.append(stop - begin)
+        written = written + lengths[-1]
+    shift = np.stack(shifts, axis=-1).astype(np.int32)
+    moved = np.repeat(shift.ravel(), np.stack(lengths, axis=-1).ravel())
     # On rows this short, torch adds twice as fast as numpy.
-    indices = offsets.view(*begins.shape[:2], columns).add_(torch.arange(columns, dtype=torch.int32))
-    return _narrow(lengths[..., : len(listed)].sum(axis=-1)), indices
+    indices = to_tensor(moved, _CPU).view(*written.shape, columns).add_(torch.arange(columns, dtype=torch.int32))
+    return _narrow(sum(lengths[: len(listed)], np.zeros_like(written))), indices

@@ -131,11 +131,11 @@ def _deal(
     elif missing:
         rows = np.append(rows, len(plan) + np.arange(missing))
         plan = _spread(plan, rows[:-missing], missing, shape, cost)
-    costs = np.append(row_costs(plan, cost), 0.0)[rows]
-    groups = np.reshape(rows[np.argsort(-costs, kind="stable")], (-1, shape[0]))
+    # What is appended is found at PADDING_ROW, the last index.
+    costs = np.append(row_costs(plan, cost), 0.0)
+    groups = np.reshape(rows[np.argsort(-costs[rows], kind="stable")], (-1, shape[0]))
     drawn = np.reshape(groups[_drawn_order(len(groups), seed)], (-1, step))
-    by_row = np.append(row_costs(plan, cost), 0.0)
-    steps = np.array([_deal_step(each, by_row[each], shape) for each in drawn], np.int64)
+    steps = np.array([_deal_step(each, costs[each], shape) for each in drawn], np.int64)
     steps = np.reshape(steps, (-1, *shape))
     return RankPlan(plan, cost, steps, tuple(carried.tolist()), remainder, seed)
 

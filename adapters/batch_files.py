@@ -161,7 +161,7 @@ def _from_array(path: Path, name: str, array: npt.NDArray[Any]) -> object:
         raise _error(path, f"{name} is an array of {array.dtype}", "type", _ENTRIES)
     try:
         # Of numpy's types of one width torch knows one, in the machine's byte order.
-        return to_tensor(array.astype(f"{array.dtype.kind}{array.dtype.itemsize}"), torch.device("cpu"))
+        return to_tensor(array.astype(f"{array.dtype.kind}{array.dtype.itemsize}"))
     except TypeError as error:
         raise _error(path, f"{name} is an array of {array.dtype}, which torch lacks", "dtype", _ENTRIES) from error
 

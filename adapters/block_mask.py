@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from neatpack.adapters.visibility import COMPARED_DTYPES, require_window, seen_r
 from neatpack.contracts.errors import EncodingError, Problem
 
 Ranges: TypeAlias = tuple[tuple[Integers, Integers], ...]
-_CPU: Final = torch.device("cpu")
 
 MaskFunction: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Of batch, head, query and key index, whether the query sees the key."""
@@ -218,7 +217,7 @@ class _Tokens:
         """Give the first and the last place that each token sees, holes among them."""
         owner = self._owners[np.searchsorted(self._starts, tokens, side="right") - 1]
         starts, stops = self._documents.starts[owner], self._documents.ends[owner]
-        places, begins, ends = (to_tensor(array, _CPU) for array in (tokens, starts, stops))
+        places, begins, ends = (to_tensor(array) for array in (tokens, starts, stops))
         first, last = seen_range(places, begins, ends, window=window, causal=causal)
         return first.numpy(), last.numpy()
 
@@ -255,14 +254,14 @@ def _visible_blocks(
         own_last=_narrow(own_last),
         full_first=_narrow(full_first),
         full_stop=_narrow(full_stop),
-        some_token=to_tensor(held > 0, _CPU),
-        all_tokens=to_tensor(held == key_size, _CPU),
+        some_token=to_tensor(held > 0),
+        all_tokens=to_tensor(held == key_size),
         single=query_size == key_size == 1,
     )
 
 
 def _narrow(numbers: Integers) -> Tensor:
-    return to_tensor(numbers.astype(np.int32), _CPU)
+    return to_tensor(numbers.astype(np.int32))
 
 
 def _block_bounds(segments: Segments, size: int) -> tuple[Integers, Integers, Integers]:
@@ -286,7 +285,7 @@ def _ordered(blocks: npt.NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
     """Count the True columns of each row, and list them in order, and the others after them."""
     listed = np.argsort(np.logical_not(blocks), axis=-1, kind="stable").astype(np.int32)
     counts: Integers = np.count_nonzero(blocks, axis=-1)
-    return _narrow(counts), to_tensor(listed, _CPU)
+    return _narrow(counts), to_tensor(listed)
 
 
 def _list_bands(blocks: VisibleBlocks) -> list[tuple[Tensor, Tensor]]:
@@ -345,5 +344,5 @@ def _list_pieces(listed: Ranges, others: Ranges, columns: int) -> tuple[Tensor, 
     shift = np.stack(shifts, axis=-1).astype(np.int32)
     moved = np.repeat(shift.ravel(), np.stack(lengths, axis=-1).ravel())
     # On rows this short, torch adds twice as fast as numpy.
-    indices = to_tensor(moved, _CPU).view(*written.shape, columns).add_(torch.arange(columns, dtype=torch.int32))
+    indices = to_tensor(moved).view(*written.shape, columns).add_(torch.arange(columns, dtype=torch.int32))
     return _narrow(sum(lengths[: len(listed)], np.zeros_like(written))), indices

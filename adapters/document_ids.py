@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import int_remedy, is_count, require_count, shown, tensor_problems
-from neatpack.adapters.segments import INTEGER_DTYPES, Segments, as_segments, read_together, scan_segments, to_tensor
+from neatpack.adapters.arguments import int_remedy, is_count, require_count, shown
+from neatpack.adapters.segments import Segments, as_segments, read_together, scan_segments, to_tensor
+from neatpack.adapters.token_tensors import integer_rows_problems, padding_mask_problems, same_place_problems
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 
@@ -159,52 +160,15 @@ def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length:
     ids = np.zeros((len(lengths), sequence_length), np.int64)
     for row, row_lengths in enumerate(lengths):
         ids[row, : sum(map(int, row_lengths))] = np.repeat(np.arange(1, len(row_lengths) + 1), row_lengths)
-    return to_tensor(ids, torch.device("cpu"))
+    return to_tensor(ids)
 
 
-def _position_problems(position_ids: object, padding_mask: object) -> list[Problem]:
+def _position_problems(position_ids: object, padding_mask: Tensor | None) -> list[Problem]:
     problems = integer_rows_problems(position_ids, "position_ids")
     if problems or padding_mask is None or not isinstance(position_ids, Tensor):
         return problems
-    return padding_mask_problems(padding_mask, position_ids, "position_ids")
-
-
-def padding_mask_problems(padding_mask: object, reference: Tensor, reference_field: str) -> list[Problem]:
-    """List what keeps a value from being the padding mask of a tensor of tokens."""
-    problems = tensor_problems(padding_mask, "padding_mask")
-    if problems:
-        return problems
-    if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool:
-        found = padding_mask.dtype if isinstance(padding_mask, Tensor) else type(padding_mask).__name__
-        remedy = "Give True at padding: `tokens_are_padding.bool()`."
-        return [Problem("padding_mask", "must be a bool tensor", "dtype", value=found, remedy=remedy)]
-    return same_place_problems(padding_mask, reference, "padding_mask", reference_field)
-
-
-def integer_rows_problems(value: object, field: str) -> list[Problem]:
-    """List what keeps a value from being a nonempty integer tensor `[batch, sequence]` with data."""
-    problems = tensor_problems(value, field)
-    if problems or not isinstance(value, Tensor):
-        return problems
-    if value.dtype not in INTEGER_DTYPES:
-        return [Problem(field, "must hold integers", "dtype", value=value.dtype, remedy="Convert it to int64.")]
-    if value.ndim != 2 or value.numel() == 0:
-        remedy = "Give one value per token; one row alone is [1, sequence]."
-        message = "must be [batch, sequence] and not empty"
-        return [Problem(field, message, "rank", value=tuple(value.shape), remedy=remedy)]
-    return []
-
-
-def same_place_problems(value: Tensor, reference: Tensor, field: str, reference_field: str) -> list[Problem]:
-    """List how a tensor of tokens differs from another in shape or device."""
-    if value.shape != reference.shape:
-        message = f"must have the shape of {reference_field}, {tuple(reference.shape)}"
-        remedy = "Give one value per token, for the same tokens."
-        return [Problem(field, message, "shape", value=tuple(value.shape), remedy=remedy)]
-    if value.device != reference.device:
-        message = f"must lie where {reference_field} lies, on {reference.device}"
-        return [Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")]
-    return []
+    problems = padding_mask_problems(padding_mask)
+    return problems or same_place_problems(padding_mask, position_ids, "padding_mask", "position_ids")
 
 
 def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> list[Problem]:

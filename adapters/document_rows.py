@@ -21,6 +21,7 @@ from neatpack.adapters.arguments import (
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Integers, Segments, as_segments, to_tensor
 from neatpack.adapters.token_fields import dtype_problems, holds
+from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 
 
@@ -227,11 +228,7 @@ def _problems(field: str, values: Tensor, axis: int, shape: tuple[int, int], dev
         message = f"must have {shape} from dimension {axis} on, one entry per place"
         remedy = "Give one entry per place, padding included."
         return [Problem(field, message, "shape", value=tuple(values.shape), remedy=remedy)]
-    if values.device != device:
-        message = f"must lie where the document ids lay, on {device}"
-        remedy = f"Move it: {field}.to(...)."
-        return [Problem(field, message, "device", value=values.device, remedy=remedy)]
-    return []
+    return device_problems(values, device, field, "the document ids lay")
 
 
 def _require_fill(fill: object, dtype: torch.dtype) -> None:

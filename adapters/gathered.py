@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, wrong_offset
-from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.indexed_masks import mask_segments
 from neatpack.adapters.segments import (
     Documents,
@@ -24,6 +23,7 @@ from neatpack.adapters.segments import (
     read_together,
     to_tensor,
 )
+from neatpack.adapters.token_tensors import device_problems, integer_rows_problems
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
@@ -284,7 +284,7 @@ def document_ids_from_metadata(
     elif shape is None:
         problems = integer_rows_problems(packed_token_indices, "packed_token_indices")
     else:
-        problems = _pair_problems(shape, "shape")
+        problems = _pair_problems(shape)
     if problems:
         raise EncodingError(*problems)
     batch, sequence = packed_token_indices.shape if shape is None else shape
@@ -343,11 +343,10 @@ def _row_offsets_of_few(
     return np.array(rows, np.int32), longest
 
 
-def _pair_problems(value: object, field: str) -> list[Problem]:
-    given: object = value
-    if isinstance(value, tuple) and len(cast("tuple[object, ...]", value)) == 2:
+def _pair_problems(shape: tuple[int, int]) -> list[Problem]:
+    if isinstance(cast("object", shape), tuple) and len(shape) == 2:
         return []
-    return [Problem(field, "must be a pair of ints", "type", value=repr(given), remedy="Give (batch, sequence).")]
+    return [Problem("shape", "must be a pair of ints", "type", value=repr(shape), remedy="Give (batch, sequence).")]
 
 
 def _metadata_form_problems(indices: object, offsets: object, batch: int, sequence: int) -> list[Problem]:
@@ -364,9 +363,9 @@ def _metadata_form_problems(indices: object, offsets: object, batch: int, sequen
             problems.append(Problem(field, "must be an int of at least 0", "value", value=value, remedy=remedy))
     if problems or not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
         return problems
-    if indices.device != offsets.device:
-        message = f"must lie where packed_token_indices lies, on {indices.device}"
-        return [Problem("cu_seqlens", message, "device", value=offsets.device, remedy="Move it: cu_seqlens.to(...).")]
+    problems = device_problems(offsets, indices.device, "cu_seqlens", "packed_token_indices lies")
+    if problems:
+        return problems
     if batch * sequence > INT32_MAX:
         message = f"has more places than int32 offsets can count, {INT32_MAX}"
         remedy = "Cut the batch along its rows."

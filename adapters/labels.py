@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import is_choice, require_flag
-from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments
+from neatpack.adapters.token_tensors import device_problems, integer_rows_problems
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
 from neatpack.contracts.errors import EncodingError, PackingError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
@@ -122,10 +122,8 @@ def require_labels(labels: object, bounds: Sequence[Segments]) -> None:
                 message = f"must have the shape of the document ids, {shape}"
                 remedy = "Give one label per token, for the same tokens."
                 problems.append(Problem("labels", message, "shape", value=tuple(labels.shape), remedy=remedy))
-            elif labels.device != device:
-                message = f"must lie where the document ids lie, on {device}"
-                remedy = "Move it: labels.to(...)."
-                problems.append(Problem("labels", message, "device", value=labels.device, remedy=remedy))
+            else:
+                problems += device_problems(labels, device, "labels", "the document ids lie")
     if problems:
         raise EncodingError(*problems)
 

@@ -21,7 +21,7 @@ def require_no_holes(segments: Segments, field: str = "document_ids") -> None:
         raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
 
 
-def require_padding_after_documents(segments: Segments, field: str = "document_ids") -> None:
+def require_padding_after_documents(segments: Segments) -> None:
     """Raise where a row that holds documents begins with padding, so that it follows none of them.
 
     Raises:
@@ -33,7 +33,7 @@ def require_padding_after_documents(segments: Segments, field: str = "document_i
         row, position = segments.locate(int(leading[0]))
         message = "padding before the first document, which lengths cannot express"
         remedy = "Pad rows on the right."
-        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
+        raise DocumentIdsError(Problem("document_ids", message, "unsupported", row, position, 0, remedy))
 
 
 def require_trailing_padding(segments: Segments, field: str = "document_ids") -> None:

@@ -6,11 +6,15 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_choice, require_count, tensor_problems, wrong_offset
-from neatpack.adapters.document_ids import integer_rows_problems, same_place_problems
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    require_choice,
+    require_count,
+    tensor_problems,
+    wrong_offset,
+)
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import (
     Integers,
@@ -22,6 +26,12 @@ from neatpack.adapters.segments import (
     read_on_host,
     read_together,
     to_tensor,
+)
+from neatpack.adapters.token_tensors import (
+    device_problems,
+    integer_rows_problems,
+    padding_mask_problems,
+    same_place_problems,
 )
 from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat, parse_flash_varlen_kwargs
 from neatpack.contracts.errors import EncodingError, Problem
@@ -105,7 +115,7 @@ def physical_bounds(
         DocumentIdsError: as `physical_offsets`.
         EncodingError: as `physical_offsets`.
     """
-    require_padding_segments(padding)
+    require_choice(padding, PADDING_SEGMENTS, "padding")
     _require_longest_padding(longest_padding, padding)
     require_no_holes(segments)
     if padding == "run":
@@ -217,17 +227,6 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
     return to_tensor(np.repeat(ids, ends - starts), padding_mask.device).view(batch, sequence)
 
 
-def require_padding_segments(padding: object) -> None:
-    """Raise unless `padding` is a way to cut it.
-
-    Raises:
-        EncodingError: it is none.
-    """
-    if not is_choice(padding, PADDING_SEGMENTS):
-        remedy = f"Give one of {', '.join(map(repr, PADDING_SEGMENTS))}."
-        raise EncodingError(Problem("padding", "is no way to cut padding", "value", value=repr(padding), remedy=remedy))
-
-
 def _require_longest_padding(longest_padding: object, padding: PaddingSegments) -> None:
     if longest_padding is None:
         return
@@ -251,20 +250,16 @@ def _cut(segments: Segments, longest: int) -> npt.NDArray[np.int32]:
     return np.concatenate([*parts, bounds[done:]]) if parts else bounds
 
 
-def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: object) -> list[Problem]:
-    given = (("cu_seq_lens_q", offsets_q), ("cu_seq_lens_k", offsets_k), ("padding_mask", padding_mask))
-    unreadable = [problem for field, value in given for problem in tensor_problems(value, field)]
-    if unreadable:
-        return unreadable
-    if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool or padding_mask.ndim != 2:
-        found = (tuple(padding_mask.shape), padding_mask.dtype) if isinstance(padding_mask, Tensor) else None
-        remedy = "Give True at padding, for every place of the rows."
-        message = "must be a bool tensor [batch, sequence]"
-        return [Problem("padding_mask", message, "dtype", value=found, remedy=remedy)]
+def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: Tensor) -> list[Problem]:
+    problems = [*tensor_problems(offsets_q, "cu_seq_lens_q"), *tensor_problems(offsets_k, "cu_seq_lens_k")]
+    problems += padding_mask_problems(padding_mask)
+    if problems:
+        return problems
     if not 0 < padding_mask.numel() <= INT32_MAX:
         message, remedy = f"must have from 1 to {INT32_MAX} places", "Cut the batch along its rows."
         return [Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape), remedy=remedy)]
-    return same_place_problems(offsets_k, offsets_q, "cu_seq_lens_k", "cu_seq_lens_q")
+    problems = device_problems(padding_mask, offsets_q.device, "padding_mask", "cu_seq_lens_q lies")
+    return problems or same_place_problems(offsets_k, offsets_q, "cu_seq_lens_k", "cu_seq_lens_q")
 
 
 def _require_longest(kwargs: FlashVarlenKwargs[Tensor], longest: int) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_count, require_readable
-from neatpack.adapters.document_ids import same_place_problems
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Integers, Segments, as_segments, read_together, to_tensor
+from neatpack.adapters.token_tensors import device_problems, padding_mask_problems, same_place_problems
 from neatpack.contracts.encodings import PhysicalRows, parse_physical_rows
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -76,7 +75,7 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
         tensor([[1, 1, 2, 0]])
     """
     parse_physical_rows(rows)
-    require_readable(cu_seqlens=rows.cu_seqlens, max_seqlen=rows.max_seqlen, padding_mask=padding_mask)
+    require_readable(cu_seqlens=rows.cu_seqlens, max_seqlen=rows.max_seqlen)
     _require_mask(padding_mask, rows.cu_seqlens)
     problems = same_place_problems(rows.max_seqlen, rows.cu_seqlens[:, 0], "max_seqlen", "the rows of cu_seqlens")
     if problems:
@@ -108,22 +107,15 @@ def _checked_width(width: int | None, needed: int) -> int:
     return width
 
 
-def _require_mask(padding_mask: object, offsets: Tensor) -> None:
-    if not isinstance(padding_mask, Tensor) or padding_mask.dtype != torch.bool or padding_mask.ndim != 2:
-        found = padding_mask.dtype if isinstance(padding_mask, Tensor) else type(padding_mask).__name__
-        message, remedy = (
-            "must be a bool tensor [batch, sequence]",
-            "Give True at padding, for every place of the rows.",
-        )
-        raise EncodingError(Problem("padding_mask", message, "dtype", value=found, remedy=remedy))
+def _require_mask(padding_mask: Tensor, offsets: Tensor) -> None:
+    problems = padding_mask_problems(padding_mask)
+    problems = problems or device_problems(padding_mask, offsets.device, "padding_mask", "cu_seqlens lies")
+    if problems:
+        raise EncodingError(*problems)
     if padding_mask.shape[0] != offsets.shape[0] or padding_mask.numel() == 0:
         message = f"must have the {offsets.shape[0]} rows of cu_seqlens, not empty"
         remedy = "Cut the mask and the offsets along the same rows."
         raise EncodingError(Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape), remedy=remedy))
-    if padding_mask.device != offsets.device:
-        message = f"must lie where cu_seqlens lies, on {offsets.device}"
-        remedy = "Move it: padding_mask.to(...)."
-        raise EncodingError(Problem("padding_mask", message, "device", value=padding_mask.device, remedy=remedy))
 
 
 def _require_covering(offsets: npt.NDArray[np.int32], sequence: int) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_count
-from neatpack.adapters.document_ids import integer_rows_problems
 from neatpack.adapters.segments import Integers, Segments, as_segments
+from neatpack.adapters.token_tensors import integer_rows_problems
 from neatpack.contracts.errors import EncodingError
 
 START_REMEDY: Final = "Give the position of a document's first token, 0 for most models."

@@ -10,12 +10,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, is_choice, require_count, require_instance, require_readable
-from neatpack.adapters.document_ids import canonical_document_ids, padding_mask_problems
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    require_choice,
+    require_count,
+    require_instance,
+    require_readable,
+)
+from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Segments, as_segments, read_on_host, read_together, to_tensor
+from neatpack.adapters.token_tensors import padding_mask_problems, same_place_problems
 from neatpack.contracts.encodings import (
     FLAKwargs,
     GatheredStates,
@@ -59,9 +66,7 @@ def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unus
         tensor([[0, 0, 1, 2],
                 [0, 1, 1, 1]], dtype=torch.int32)
     """
-    if not is_choice(padding, PADDING_INDEXES):
-        remedy = f"Give one of {', '.join(map(repr, PADDING_INDEXES))}."
-        raise EncodingError(Problem("padding", "is no index of padding", "value", value=repr(padding), remedy=remedy))
+    require_choice(padding, PADDING_INDEXES, "padding")
     segments = as_segments(document_ids)
     require_no_holes(segments)
     counted = np.ones(segments.ids.size, np.int32) if padding == "numbered" else (segments.ids != 0).astype(np.int32)
@@ -211,7 +216,7 @@ def physical_states(
     """
     _require_offset_dtype(dtype)
     segments = as_segments(document_ids)
-    on_host = to_tensor(physical_bounds(segments, padding)[0], _CPU).to(dtype)
+    on_host = to_tensor(physical_bounds(segments, padding)[0]).to(dtype)
     return PhysicalStates(on_host.to(segments.device, copy=True), on_host)
 
 
@@ -239,7 +244,8 @@ def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor], *, rows:
 
 
 def _require_padding_of(numbers: Tensor, padding_mask: Tensor) -> None:
-    problems = padding_mask_problems(padding_mask, numbers, "seq_idx")
+    problems = padding_mask_problems(padding_mask)
+    problems = problems or same_place_problems(padding_mask, numbers, "padding_mask", "seq_idx")
     if problems:
         raise EncodingError(*problems)
     read, padding = read_together(numbers, padding_mask)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import require_choice, tensor_problems
 from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.errors import BatchError, Problem
 
 Reduction = Literal["sum", "mean"]
@@ -79,7 +80,6 @@ def _require_values(values: Tensor, segments: Segments) -> None:
         message = f"must begin with the shape of the document ids, {shape}"
         remedy = "Give one value per token, for the same tokens."
         raise BatchError(Problem("values", message, "shape", value=tuple(values.shape), remedy=remedy))
-    if values.device != segments.device:
-        message = f"must lie where the document ids lie, on {segments.device}"
-        remedy = "Move it: values.to(...)."
-        raise BatchError(Problem("values", message, "device", value=values.device, remedy=remedy))
+    problems = device_problems(values, segments.device, "values", "the document ids lie")
+    if problems:
+        raise BatchError(*problems)

@@ -22,17 +22,15 @@ from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-INTEGER_DTYPES: Final = frozenset(
-    (
-        torch.uint8,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    )
+INTEGER_DTYPES: Final = (
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
 )
 
 _CPU: Final = torch.device("cpu")
@@ -321,8 +319,8 @@ def _no_values() -> EncodingError:
     return EncodingError(Problem("tensor", message, "device", remedy=remedy))
 
 
-def to_tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Bring an array to a device; on the CPU the memory is shared."""
+def to_tensor(array: npt.NDArray[Any], device: torch.device = _CPU) -> Tensor:
+    """Bring an array to a device; on the CPU, which is the default, the memory is shared."""
     tensor = torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
     return tensor if device == _CPU else tensor.to(device)
 

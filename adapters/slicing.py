@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from neatpack.adapters.agreement import refuse_kernel_fields
-from neatpack.adapters.arguments import require_count, tensor_problems
+from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS
-from neatpack.adapters.physical import PaddingSegments, flash_varlen_kwargs, require_padding_segments
+from neatpack.adapters.physical import PADDING_SEGMENTS, PaddingSegments, flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
 from neatpack.adapters.token_fields import batch_shape, entries, scan_ids
 from neatpack.contracts.axes import field_axes
@@ -53,7 +53,7 @@ def split_rows(
     rows, _ = batch_shape(batch)
     remedy = "Give at most the rows of the batch: no part is empty."
     microbatches = require_count(microbatches, "microbatches", remedy, least=1, most=rows, error=BatchError)
-    require_padding_segments(padding)
+    require_choice(padding, PADDING_SEGMENTS, "padding")
     _require_cuttable(batch)
     sizes = [rows // microbatches + (part < rows % microbatches) for part in range(microbatches)]
     parts: list[dict[str, object]] = [{} for _ in sizes]

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from neatpack.adapters.arguments import is_choice, require_count
+from neatpack.adapters.arguments import require_choice, require_count
 from neatpack.adapters.positions import START_REMEDY
 from neatpack.adapters.static_scan import StaticBounds as StaticBounds
 from neatpack.adapters.static_scan import StaticScan, as_scan
 from neatpack.adapters.static_status import StaticRule, first_fault
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PhysicalFlat, SegmentIndex, THDLengths
-from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_LENGTH
 
 Tail = Literal["empty", "padding"]
@@ -88,9 +87,7 @@ def static_gathered_flat(
         >>> static_gathered_flat(ids, bounds, "padding")[0].cu_seqlens
         tensor([0, 1, 3, 4, 4], dtype=torch.int32)
     """
-    if not is_choice(tail, TAILS):
-        remedy = f"Give one of {', '.join(map(repr, TAILS))}."
-        raise EncodingError(Problem("tail", "is no tail", "value", value=repr(tail), remedy=remedy))
+    require_choice(tail, TAILS, "tail")
     scan = as_scan(document_ids, bounds)
     kept = scan.kept
     indices = kept.view(torch.uint8).flatten().argsort(descending=True, stable=True)

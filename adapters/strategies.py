@@ -28,6 +28,7 @@ from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import physical_offsets
 from neatpack.adapters.positions import build_position_ids
+from neatpack.adapters.segments import INTEGER_DTYPES
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -71,16 +72,6 @@ BatchFault = Literal[
 
 BATCH_FAULTS: Final[tuple[BatchFault, ...]] = get_args(BatchFault)
 
-INTEGER_DTYPES: Final = (
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-)
 
 _MOST_IDS: Final = 127
 """Ids are drawn up to the greatest that every integer dtype can hold, or in longer rows up to the length of the row."""

@@ -22,6 +22,7 @@ from neatpack.adapters.segments import (
     read_together,
     to_tensor,
 )
+from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.encodings import (
     PackedSeqParamsKwargs,
     THDFlat,
@@ -189,7 +190,7 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     real, padded = np.diff(offsets), np.diff(slots)
     remedy = "Give the places of the stream, or None for flat.total_tokens."
     total = require_count(flat.total_tokens if total_tokens is None else total_tokens, "total_tokens", remedy)
-    _require_fitting(real, padded)
+    _require_fitting("cu_seqlens", real, padded)
     if slots[-1] > total:
         message = f"must be at least {slots[-1]}, the last padded offset"
         raise EncodingError(Problem("total_tokens", message, "disagreement", value=total, remedy=remedy))
@@ -268,10 +269,9 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     """Read both lengths, 0 where unused, or name the row or document that is wrong."""
     parse_thd_lengths(lengths)
     require_readable(seq_lens=lengths.seq_lens, seq_lens_padded=lengths.seq_lens_padded)
-    if lengths.seq_lens.device != lengths.seq_lens_padded.device:
-        message = f"must lie where seq_lens lies, on {lengths.seq_lens.device}"
-        device, remedy = lengths.seq_lens_padded.device, "Move it: seq_lens_padded.to(...)."
-        raise EncodingError(Problem("seq_lens_padded", message, "device", value=device, remedy=remedy))
+    problems = device_problems(lengths.seq_lens_padded, lengths.seq_lens.device, "seq_lens_padded", "seq_lens lies")
+    if problems:
+        raise EncodingError(*problems)
     require_places(lengths.seq_lens.shape[0], sequence_length)
     real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded)
     unused = real < 0
@@ -283,7 +283,7 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
         remedy = "Count each document in one column of both, and fill the others of both with -1000."
         raise EncodingError(Problem("seq_lens_padded", message, "disagreement", row, value=value, remedy=remedy))
     real, padded = np.where(unused, 0, real), np.where(unused, 0, padded)
-    _require_fitting(real, padded)
+    _require_fitting("seq_lens", real, padded)
     covered = padded.sum(axis=1)
     short = np.flatnonzero((covered != sequence_length) & ~unused.all(axis=1))
     if short.size:
@@ -294,7 +294,8 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     return real, padded
 
 
-def _require_fitting(real: Integers, padded: Integers) -> None:
+def _require_fitting(field: str, real: Integers, padded: Integers) -> None:
+    """Raise at the first document, of a row or of the stream, that has more tokens than its slot has places."""
     wrong = np.argwhere((real < 0) | (real > padded) | (padded > INT32_MAX))
     if wrong.size:
         *row, document = (int(index) for index in wrong[0])
@@ -305,5 +306,5 @@ def _require_fitting(real: Integers, padded: Integers) -> None:
             message = f"document {document} has a slot of {slot} places, past int32"
         remedy = "Count its tokens in one, and in the other these and the padding that follows them."
         raise EncodingError(
-            Problem("seq_lens", message, "disagreement", row[0] if row else None, value=value, remedy=remedy)
+            Problem(field, message, "disagreement", row[0] if row else None, value=value, remedy=remedy)
         )

@@ -12,8 +12,8 @@ from torch import Tensor
 from typing_extensions import runtime_checkable
 
 from neatpack.adapters.arguments import INT64_MAX, INT64_MIN, require_count, require_flag
-from neatpack.adapters.document_ids import integer_rows_problems, padding_mask_problems
 from neatpack.adapters.segments import Integers, read_together, to_tensor
+from neatpack.adapters.token_tensors import integer_rows_problems, padding_mask_problems, same_place_problems
 from neatpack.contracts.errors import EncodingError, Problem
 
 _Marks: TypeAlias = npt.NDArray[np.bool_]
@@ -82,7 +82,8 @@ def document_ids_from_tokens(
     require_flag(allow_unbroken, "allow_unbroken")
     problems = integer_rows_problems(input_ids, "input_ids")
     if not problems and padding_mask is not None:
-        problems = padding_mask_problems(padding_mask, input_ids, "input_ids")
+        problems = padding_mask_problems(padding_mask)
+        problems = problems or same_place_problems(padding_mask, input_ids, "padding_mask", "input_ids")
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(input_ids, dtype=torch.bool) if padding_mask is None else padding_mask

@@ -14,6 +14,7 @@ from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_instance, require_pad_token, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.segments import Segments, as_segments, read_on_host
+from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
@@ -203,10 +204,7 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
         return tensor_problems(value, name)
     if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]
-    if value.device != device:
-        message = f"must lie where input_ids lies, on {device}"
-        return [Problem(name, message, "device", value=value.device, remedy=f"Move it: {name}.to(...).")]
-    return dtype_problems(name, value)
+    return device_problems(value, device, name, "input_ids lies") or dtype_problems(name, value)
 
 
 def dtype_problems(name: str, value: Tensor) -> list[Problem]:

@@ -18,6 +18,7 @@ from neatpack.adapters.agreement_per_token import require_restarts
 from neatpack.adapters.arguments import INT64_MAX, require_batch, tensor_problems
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Documents, Segments, read_together, scan_array
+from neatpack.adapters.token_tensors import bool_rows_problems, same_place_problems
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem
@@ -157,20 +158,12 @@ def _check_given_policy(document_ids: Tensor, given: object) -> None:
     check_agreement(kept, {"attention_document_ids": given})
 
 
-def _require_eligibility(eligibility: object, document_ids: Tensor) -> None:
+def _require_eligibility(eligibility: Tensor, document_ids: Tensor) -> None:
     name, remedy = "attention_eligibility", "Give True at tokens that may be seen."
-    problems = tensor_problems(eligibility, name)
+    problems = bool_rows_problems(eligibility, name, remedy)
+    problems = problems or same_place_problems(eligibility, document_ids, name, "document_ids")
     if problems:
         raise BatchError(*problems)
-    if not isinstance(eligibility, Tensor) or eligibility.dtype != torch.bool:
-        found = eligibility.dtype if isinstance(eligibility, Tensor) else type(eligibility).__name__
-        raise BatchError(Problem(name, "must be a bool tensor", "dtype", value=found, remedy=remedy))
-    if eligibility.shape != document_ids.shape:
-        message = f"must have the shape of document_ids, {tuple(document_ids.shape)}"
-        raise BatchError(Problem(name, message, "shape", value=tuple(eligibility.shape), remedy=remedy))
-    if eligibility.device != document_ids.device:
-        message = f"must lie where document_ids lies, on {document_ids.device}"
-        raise BatchError(Problem(name, message, "device", value=eligibility.device, remedy=remedy))
 
 
 def _require_unjoined(structural: npt.NDArray[np.int64], attention: npt.NDArray[np.int64]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_flag
@@ -38,8 +37,7 @@ def count_seen_keys(document_ids: Tensor | Segments, *, window: int | None = Non
     kept = np.repeat(segments.ids != 0, segments.lengths)
     owners = np.repeat(segments.owners, segments.lengths[segments.kept])
     tokens, starts, stops = (
-        to_tensor(array, torch.device("cpu"))
-        for array in (places[kept], segments.documents.starts[owners], segments.documents.ends[owners])
+        to_tensor(array) for array in (places[kept], segments.documents.starts[owners], segments.documents.ends[owners])
     )
     first, last = seen_range(tokens, starts, stops, window=window, causal=causal)
     before = np.append(0, np.cumsum(kept))

@@ -1,0 +1,59 @@
+"""Checks of tensors that hold one value per token, and of the shape and device that such tensors share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from neatpack.adapters.arguments import tensor_problems
+from neatpack.adapters.segments import INTEGER_DTYPES
+from neatpack.contracts.errors import Problem
+
+
+def integer_rows_problems(value: object, field: str) -> list[Problem]:
+    """List what keeps a value from being a nonempty integer tensor `[batch, sequence]` with data."""
+    problems = tensor_problems(value, field)
+    if problems or not isinstance(value, Tensor):
+        return problems
+    if value.dtype not in INTEGER_DTYPES:
+        return [Problem(field, "must hold integers", "dtype", value=value.dtype, remedy="Convert it to int64.")]
+    if value.ndim != 2 or value.numel() == 0:
+        remedy = "Give one value per token; one row alone is [1, sequence]."
+        message = "must be [batch, sequence] and not empty"
+        return [Problem(field, message, "rank", value=tuple(value.shape), remedy=remedy)]
+    return []
+
+
+def bool_rows_problems(value: object, field: str, remedy: str) -> list[Problem]:
+    """List what keeps a value from being a bool tensor `[batch, sequence]` with data."""
+    problems = tensor_problems(value, field)
+    if problems or not isinstance(value, Tensor):
+        return problems
+    message = "must be a bool tensor [batch, sequence]"
+    if value.dtype != torch.bool:
+        return [Problem(field, message, "dtype", value=value.dtype, remedy=remedy)]
+    if value.ndim != 2:
+        return [Problem(field, message, "rank", value=tuple(value.shape), remedy=remedy)]
+    return []
+
+
+def padding_mask_problems(padding_mask: object) -> list[Problem]:
+    """List what keeps a value from being a padding mask, bool `[batch, sequence]` with data."""
+    return bool_rows_problems(padding_mask, "padding_mask", "Give True at padding, for every place of the rows.")
+
+
+def same_place_problems(value: Tensor, reference: Tensor, field: str, reference_field: str) -> list[Problem]:
+    """List how a tensor differs from another in shape or device."""
+    if value.shape != reference.shape:
+        message = f"must have the shape of {reference_field}, {tuple(reference.shape)}"
+        remedy = "Give one value per token, for the same tokens."
+        return [Problem(field, message, "shape", value=tuple(value.shape), remedy=remedy)]
+    return device_problems(value, reference.device, field, f"{reference_field} lies")
+
+
+def device_problems(value: Tensor, device: torch.device, field: str, lies: str) -> list[Problem]:
+    """List that a tensor lies elsewhere than on a device; `lies` names what lies there, with the verb."""
+    if value.device == device:
+        return []
+    message = f"must lie where {lies}, on {device}"
+    return [Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")]

@@ -13,7 +13,7 @@ from torch import Tensor
 from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_instance, require_pad_token, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
-from neatpack.adapters.segments import Segments, as_segments, read_on_host
+from neatpack.adapters.segments import INTEGER_DTYPES, Segments, as_segments, read_on_host
 from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
@@ -29,7 +29,8 @@ _NOT_MOVED: Final = (*DERIVED_FIELDS, "attention_mask", "seq_idx")
 
 _PER_DOCUMENT: Final = ("document_keys", "document_starts")
 _RULES: Final = field_axes(TrainingBatch)
-_FILLS: Final[Mapping[str, int]] = {"labels": IGNORED_LABEL, "padding_mask": 1}
+_LABELS: Final = "labels"
+"""How the names of all entries of targets end: `labels`, `shift_labels`, `mtp_labels`."""
 
 
 def batch_shape(batch: TrainingBatch[Tensor]) -> tuple[int, int]:
@@ -108,7 +109,8 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
             ids, `seq_idx` among it, is made after the move.
         places: int64, `[batch, new sequence]`: for each new place the place in the same row that it takes, or -1
             where it is padding. It is read once from its device.
-        pad_token_id: what `input_ids` holds at new padding. Labels hold -100 there, `padding_mask` True, the others 0.
+        pad_token_id: what `input_ids` holds at new padding. Labels, which are `labels` and all integers whose name
+            ends so, hold -100 there, `padding_mask` True, the others 0.
 
     Returns:
         A new batch with new tensors; entries that are no tensors stay as they are.
@@ -150,8 +152,8 @@ def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
         rest = value.shape[axis + 2 :]
         taken = value.flatten(axis, axis + 1).index_select(axis, flat)
         new = (places < 0).view(*places.shape, *[1] * len(rest))
-        filled = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, _fill(name, pad_token_id))
-        moved[name] = filled
+        fill = _fill(name, value, pad_token_id)
+        moved[name] = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, fill)
     return cast("TrainingBatch[Tensor]", moved)
 
 
@@ -174,16 +176,22 @@ def require_movable(batch: TrainingBatch[Tensor]) -> None:
         raise BatchError(*problems)
 
 
-def _fill(name: str, pad_token_id: int) -> int:
-    """Give what an entry holds at padding."""
-    return pad_token_id if name == "input_ids" else _FILLS.get(name, 0)
+def _fill(name: str, value: Tensor, pad_token_id: int) -> int:
+    """Give what an entry holds at padding: where it names targets, none."""
+    if name == "input_ids":
+        return pad_token_id
+    if name == _LABELS or (str(name).endswith(_LABELS) and value.dtype in INTEGER_DTYPES):
+        return IGNORED_LABEL
+    return int(name == "padding_mask")
 
 
 def _require_fills(batch: TrainingBatch[Tensor], pad_token_id: int) -> None:
     problems: list[Problem] = []
     for name, value in entries(batch).items():
-        fill = _fill(name, pad_token_id)
-        if isinstance(value, Tensor) and name not in _PER_DOCUMENT and not holds(value.dtype, fill):
+        if not isinstance(value, Tensor) or name in _PER_DOCUMENT:
+            continue
+        fill = _fill(name, value, pad_token_id)
+        if not holds(value.dtype, fill):
             message, remedy = f"cannot hold {fill}, which stands at padding", f"Convert it: {name}.long()."
             problems.append(Problem(name, message, "dtype", value=value.dtype, remedy=remedy))
     if problems:

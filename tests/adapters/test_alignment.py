@@ -79,13 +79,15 @@ def test_two_offsets_of_a_padded_batch() -> None:
 
 @given(rows_of_ids(), st.integers(1, 5))
 def test_rows_are_padded_at_their_end(rows: Rows, multiple: int) -> None:
-    batch = training_batch(rows, rewards=torch.ones(len(rows), len(rows[0]), 2))
+    ones = torch.ones(len(rows), len(rows[0]), 2)
+    batch = training_batch(rows, rewards=ones, shift_labels=ones.int(), soft_labels=ones, has_labels=ones.bool())
     found = pad_rows(batch, multiple)
     width = len(rows[0])
     assert found["input_ids"].shape[1] == aligned_length(width, multiple)
     assert torch.equal(found["input_ids"][:, :width], batch["input_ids"])
     assert (found["document_ids"][:, width:] == 0).all()
-    assert (cast("Any", found)["rewards"][:, width:] == 0).all()
+    fills = {"rewards": 0, "shift_labels": -100, "soft_labels": 0, "has_labels": 0}
+    assert all((cast("Any", found)[name][:, width:] == fill).all() for name, fill in fills.items())
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ from neatpack.adapters import (
     split_rows,
     static_physical_offsets,
     thd_flat,
+    transformer_engine_kwargs,
     varlen_kernel_kwargs,
     window_size,
 )
@@ -144,11 +145,20 @@ def _segments_from_lengths(given: Given) -> Answer:
     return _described(document_ids_from_lengths(given["lengths"], given.get("row_length", longest)))
 
 
+def _padding(given: Given, shape: torch.Size) -> Tensor:
+    """Padding as one of the reports tells it: by a mask of either kind, or as so many places at the end of each row."""
+    if "pad_mask" in given:
+        return torch.tensor(given["pad_mask"])
+    if "attention_mask" in given:
+        return torch.tensor(given["attention_mask"]) == 0
+    tail = torch.tensor(given.get("tail_pad", 0)).view(-1, 1)
+    return (torch.arange(shape[1]) >= shape[1] - tail).expand(shape)
+
+
 def _segments_from_positions(given: Given) -> Answer:
     positions = torch.tensor(given["position_ids"])
     positions = positions if positions.ndim == 2 else positions[None]
-    padding = torch.arange(positions.shape[1]) >= positions.shape[1] - given.get("tail_pad", 0)
-    ids = document_ids_from_positions(positions, padding.expand_as(positions))
+    ids = document_ids_from_positions(positions, _padding(given, positions.shape))
     return {**_described(ids), "first_segment_position_offset": int(positions[0, 0])}
 
 
@@ -159,8 +169,9 @@ def _segments_with_axes(given: Given) -> Answer:
 
 
 def _segments_from_tokens(given: Given) -> Answer:
-    special: dict[str, Any] = {f"{name}_token_id": given.get(f"{name}_id") for name in ("eos", "bos")}
-    return _described(document_ids_from_tokens(torch.tensor(given["tokens"]), **special))
+    tokens = torch.tensor(given["tokens"])
+    special: dict[str, Any] = {f"{name}_token_id": given.get(f"{name}_id") for name in ("eos", "bos", "pad")}
+    return _described(document_ids_from_tokens(tokens, padding_mask=_padding(given, tokens.shape), **special))
 
 
 def _mask(given: Given) -> Answer:
@@ -193,6 +204,8 @@ def _kwargs(given: Given) -> Answer:
         "hf_flash": lambda: flash_varlen_kwargs(ids),
         "megatron_thd": lambda: packed_seq_params_kwargs(thd_flat(ids)),
         "megatron_thd_cp": lambda: packed_seq_params_kwargs(thd_flat(ids)),
+        "transformer_engine": lambda: transformer_engine_kwargs(thd_flat(ids)),
+        "fla": lambda: fla_kwargs(gathered_states(ids)),
     }
     found = cast("dict[str, object]", kwargs[given["consumer"]]())
     return {name: _listed(value) if isinstance(value, Tensor) else value for name, value in found.items()}
@@ -212,7 +225,8 @@ def _labels(given: Given) -> Answer:
 
 def _loss_count(given: Given) -> Answer:
     ids = torch.tensor(given["document_ids"])
-    return {"valid_targets": int(count_valid_targets(mask_labels(torch.ones_like(ids), ids, "model")))}
+    labels = torch.tensor(given["labels"]) if "labels" in given else torch.ones_like(ids)
+    return {"valid_targets": int(count_valid_targets(mask_labels(labels, ids, given.get("shift", "model"))))}
 
 
 def _global_mean(given: Given) -> Answer:
@@ -285,7 +299,7 @@ def _slots(given: Given) -> Answer:
 
 def _valid_places(given: Given) -> Answer:
     real, slots = (torch.tensor(given[name], dtype=torch.int32) for name in ("cu_seqlens", "cu_seqlens_padded"))
-    flat = THDFlat(real, slots, int(slots.diff().max()), int(real[-1]), int(slots[-1]))
+    flat = THDFlat(real, slots, max(slots.diff().tolist(), default=0), int(real[-1]), int(slots[-1]))
     return {"valid": _listed(real_places(flat, given["total"])), "start_rows": _listed(flat.cu_seqlens_padded[:-1])}
 
 
@@ -305,7 +319,7 @@ def _aligned_total(given: Given) -> Answer:
 
 
 def _row_work(given: Given) -> Answer:
-    return {"visible": _listed(count_seen_keys(torch.tensor(given["document_ids"]), window=given["window"])[0])}
+    return {"visible": _listed(count_seen_keys(torch.tensor(given["document_ids"]), window=given.get("window"))[0])}
 
 
 def _pipeline_split(given: Given) -> Answer:
@@ -333,7 +347,7 @@ def _segment_numbers(given: Given) -> Answer:
 
 def _segment_numbers_of_slots(given: Given) -> Answer:
     offsets = torch.tensor(given["cu_seqlens_padded"])
-    return {"seq_idx": _listed(segment_ids_from_offsets(offsets, given["total_tokens"]))}
+    return {"seq_idx": _listed(segment_ids_from_offsets(offsets, given.get("total_tokens")))}
 
 
 def _chunk_resets(given: Given) -> Answer:
@@ -442,7 +456,7 @@ def _fill(given: Given) -> Answer:
 
 
 def _window(given: Given) -> Answer:
-    return {"window_size": list(window_size(given["window"]))}
+    return {"window_size": list(window_size(given["window"], causal=given.get("causal", True)))}
 
 
 def _frozen(given: Given) -> Answer:
@@ -465,6 +479,7 @@ def _pickled(given: Given) -> Answer:
 
 def _reject(given: Given) -> Answer:
     refusals: dict[str, Callable[[Given], object]] = {
+        "document_ids": _segments,
         "position_ids": _positions_of_another_length,
         "cu_seqlens": _offsets_of_another_total,
         "labels": lambda given: require_supported_packing_contract(
@@ -644,6 +659,49 @@ _ALIKE: Final[list[tuple[str, Given, Answer]]] = [
         {"lengths": [2, 1, 3], "cu_seqlens_with_pad_segments": [0, 2, 3, 4, 7, 8]},
     ),
     (
+        "segments_from_position_ids",
+        {"position_ids": [[0, 1, 2, 3], [0, 1, 0, 0]], "tail_pad": [0, 2]},
+        {"lengths": [4, 2], "cu_seqlens": [0, 4, 6]},
+    ),
+    (
+        "segments_from_position_ids",
+        {"position_ids": [[1, 1, 0, 1], [1, 1, 1, 1]], "attention_mask": [[0, 0, 1, 1], [0, 0, 0, 0]]},
+        {"lengths": [2], "indices": [2, 3], "cu_seqlens_with_pad_segments": [0, 2, 4, 8]},
+    ),
+    (
+        "segments_from_tokens",
+        {"tokens": [[0, 0, 5, 9, 0, 6, 9, 0]], "eos_id": 9, "pad_id": 0},
+        {"lengths": [2, 2], "indices": [2, 3, 5, 6], "position_ids": [[0, 0, 0, 1, 0, 0, 1, 0]]},
+    ),
+    (
+        "segments_from_tokens",
+        {"tokens": [[5, 9, 9, 9]], "eos_id": 9, "pad_mask": [[False, False, True, True]]},
+        {"lengths": [2], "pad_mask": [[False, False, True, True]]},
+    ),
+    (
+        "segments_from_tokens",
+        {"tokens": [[1, 4, 9, 1, 5, 8, 6]], "eos_id": [8, 9], "bos_id": 1},
+        {"lengths": [3, 3, 1]},
+    ),
+    ("kwargs", {"lengths": [3, 2], "consumer": "fla"}, {"cu_seqlens": [0, 3, 5], "cu_seqlens_cpu": [0, 3, 5]}),
+    (
+        "kwargs",
+        {"lengths": [3, 2], "consumer": "transformer_engine"},
+        {"cu_seqlens_q_padded": [0, 3, 5], "max_seqlen_kv": 3, "pad_between_seqs": False},
+    ),
+    ("loss_count", {"document_ids": [[0, 1, 1, 2]], "labels": [[7, 7, -100, 7]]}, {"valid_targets": 0}),
+    ("loss_count", {"document_ids": [[1, 1, 2, 2]], "labels": [[5, 6, 7, 8]], "shift": "stream"}, {"valid_targets": 2}),
+    ("thd_valid_mask", {"cu_seqlens": [0], "cu_seqlens_padded": [0], "total": 2}, {"valid": [0, 0]}),
+    ("seq_idx_padded", {"cu_seqlens_padded": [0, 2, 2, 4]}, {"seq_idx": [0, 0, 2, 2]}),
+    ("cp_zigzag", {"lengths": [1], "cp": 2}, {"padded_lengths": [4], "rank_positions": [[0, 3], [1, 2]]}),
+    (
+        "cp_labels",
+        {"lengths": [4, 4], "tokens": [0, 1, 2, 3, 4, 5, 6, 7], "cp": 2},
+        {"rank_tokens": [[0, 3, 4, 7], [1, 2, 5, 6]], "rank_labels": [[1, -100, 5, -100], [2, 3, 6, 7]]},
+    ),
+    ("row_work", {"document_ids": [[1, 1, 0, 2]]}, {"visible": [1, 2, 1, 1]}),
+    ("window_kwargs", {"window": 128, "causal": False}, {"window_size": [127, 127]}),
+    (
         "mask_from_position_ids",
         {"position_ids": [[0, 1, 0, 0]], "attention_mask": [[1, 1, 1, 0]]},
         {"allowed": [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], "lengths": [2, 1]},
@@ -673,6 +731,11 @@ _REFUSED_ALIKE: Final[list[tuple[str, Given, str]]] = [
     ("reject", {"field": "labels", "shift_state": "model", "consumer_shifts": False}, "would never be shifted"),
     ("reject", {"field": "cu_seqlens", "cu_seqlens": [0, 4], "total_tokens": 8}, "end at the number of token indices"),
     ("reject", {"field": "pad_mask", "pad_mask": [[0, 1]]}, "must be a bool tensor"),
+    ("reject", {"field": "document_ids", "document_ids": [[1, 2, 1]]}, "id comes back after another id"),
+    ("reject", {"field": "document_ids", "document_ids": [[True, False]]}, "must hold integers"),
+    ("cp_labels", {"lengths": [3, 1], "tokens": [0, 1, 2, 3], "cp": 2}, "no multiple of 2 \\* ranks = 4"),
+    ("static_max", {"lengths": [1, 1], "max_documents": 1, "static_max": 2}, "more documents than the bound"),
+    ("segments_from_tokens", {"tokens": [[4, 9]], "eos_id": 9, "pad_id": 9}, "the padding of a row cannot be told"),
     ("segments_from_tokens", {"tokens": [[4, 5, 6]], "eos_id": 9}, "neither the token that ends a document"),
 ]
 

@@ -299,7 +299,7 @@ def _slots(given: Given) -> Answer:
 
 def _valid_places(given: Given) -> Answer:
     real, slots = (torch.tensor(given[name], dtype=torch.int32) for name in ("cu_seqlens", "cu_seqlens_padded"))
-    flat = THDFlat(real, slots, max(slots.diff().tolist(), default=0), int(real[-1]), int(slots[-1]))
+    flat = THDFlat(real, slots, int(slots.diff(append=slots[-1:]).max()), int(real[-1]), int(slots[-1]))
     return {"valid": _listed(real_places(flat, given["total"])), "start_rows": _listed(flat.cu_seqlens_padded[:-1])}
 
 

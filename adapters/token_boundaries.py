@@ -109,8 +109,8 @@ def _outside(pads: _Marks, ends: _Marks, opens: _Marks) -> _Marks:
 
 def _behind(pads: _Marks, marks: _Marks) -> _Marks:
     """Tell of each place whether the last place so far that is no pad is marked; what lies before the row is."""
-    places = np.where(pads, 0, np.arange(1, pads.shape[1] + 1))
-    last: Integers = np.maximum.accumulate(places, axis=1)
+    places = np.cumsum(np.ones_like(pads), axis=1)
+    last: Integers = np.maximum.accumulate(np.where(pads, 0, places), axis=1)
     return np.take_along_axis(np.pad(marks, ((0, 0), (1, 0)), constant_values=True), last, axis=1)
 
 

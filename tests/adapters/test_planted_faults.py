@@ -163,7 +163,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     ],
     "test_the_gathered_stream_holds_every_document_once": [
         Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),
-        Fault("offsets one too far", gathered, "_offsets", after(lambda offsets: offsets + 1)),
+        Fault("offsets one too far", gathered, "offsets_of", after(lambda offsets: offsets + 1)),
     ],
     "test_flattening_rows_gives_the_stream": [Fault("flat refused", gathered, "_require_flat", swap(faults.refuses))],
     "test_physical_segments_cover_the_batch": [

@@ -223,15 +223,15 @@ def physical_states(
 def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor], *, rows: int = 1) -> FLAKwargs[Tensor]:
     """Give offsets under the names that flash-linear-attention reads. Its input is one row: `[1, tokens, ...]`.
 
-    No offset repeats, since that library miscounts documents of no token.
-
     Args:
-        states: offsets of the stream.
+        states: offsets of the stream. None repeats, since that library miscounts documents of no token. Only their
+            copy on the host is read.
         rows: first dimension of what the layer is given. With more than one row the gradient of a convolution's
             weights would be wrong, without an error.
 
     Raises:
-        EncodingError: the states are neither kind, or there is another number of rows than one.
+        EncodingError: the states are neither kind, their offsets do not rise from 0 or their copies are of different
+            kinds, or there is another number of rows than one.
 
     Example:
         >>> fla_kwargs(gathered_states(torch.tensor([[1, 1, 2, 0]])))
@@ -240,7 +240,30 @@ def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor], *, rows:
     remedy = "Call gathered_states(document_ids) or physical_states(document_ids)."
     require_instance(states, (GatheredStates, PhysicalStates), "states", remedy)
     require_count(rows, "rows", "Flatten the rows into one, [1, tokens, ...].", least=1, most=1)
+    _require_rising(states)
     return {"cu_seqlens": states.cu_seqlens, "cu_seqlens_cpu": states.cu_seqlens_cpu}
+
+
+def _require_rising(states: GatheredStates[Tensor] | PhysicalStates[Tensor]) -> None:
+    """Raise unless every segment has a token, by the copy on the host, and the other copy is of its kind."""
+    on_host, on_device = states.cu_seqlens_cpu, states.cu_seqlens
+    require_readable(cu_seqlens=on_device, cu_seqlens_cpu=on_host)
+    kind, expected = (on_device.dtype, tuple(on_device.shape)), (on_host.dtype, tuple(on_host.shape))
+    if kind != expected:
+        message = f"must have the dtype and shape of cu_seqlens_cpu, {expected}"
+        remedy = "Make both of the same ids: gathered_states(document_ids)."
+        raise EncodingError(Problem("cu_seqlens", message, "disagreement", value=kind, remedy=remedy))
+    if on_host.device != _CPU:
+        remedy = "Give a copy: cu_seqlens.cpu()."
+        message = "must lie on the host"
+        raise EncodingError(Problem("cu_seqlens_cpu", message, "device", value=on_host.device, remedy=remedy))
+    offsets = _read_offsets(on_host, "cu_seqlens_cpu")
+    repeated = np.flatnonzero(np.diff(offsets) == 0) + 1
+    if repeated.size:
+        position = int(repeated[0])
+        message, remedy = "repeats: a document of no token", "Leave such documents out."
+        value = int(offsets[position])
+        raise EncodingError(Problem("cu_seqlens_cpu", message, "value", position=position, value=value, remedy=remedy))
 
 
 def _require_padding_of(numbers: Tensor, padding_mask: Tensor) -> None:
@@ -267,18 +290,16 @@ def _require_offset_dtype(dtype: torch.dtype) -> None:
         raise EncodingError(Problem("dtype", "must be torch.int32 or torch.int64", "dtype", value=dtype, remedy=remedy))
 
 
-def _read_offsets(cu_seqlens: object) -> npt.NDArray[np.int64]:
-    require_readable(cu_seqlens=cu_seqlens)
+def _read_offsets(cu_seqlens: object, field: str = "cu_seqlens") -> npt.NDArray[np.int64]:
+    require_readable(**{field: cu_seqlens})
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
-        remedy = "Convert it: cu_seqlens.long()."
-        raise EncodingError(
-            Problem("cu_seqlens", "must be an int32 or int64 tensor", "dtype", value=found, remedy=remedy)
-        )
+        remedy = f"Convert it: {field}.long()."
+        raise EncodingError(Problem(field, "must be an int32 or int64 tensor", "dtype", value=found, remedy=remedy))
     if cu_seqlens.ndim != 1 or cu_seqlens.numel() == 0:
         message = "must be [segments + 1]"
         remedy = "Flatten the rows into one stream first."
-        raise EncodingError(Problem("cu_seqlens", message, "rank", value=tuple(cu_seqlens.shape), remedy=remedy))
+        raise EncodingError(Problem(field, message, "rank", value=tuple(cu_seqlens.shape), remedy=remedy))
     read = read_on_host(cu_seqlens)
     offsets = read.astype(np.int64)
     wrong = np.flatnonzero(np.diff(offsets) < 0) + 1
@@ -287,5 +308,5 @@ def _read_offsets(cu_seqlens: object) -> npt.NDArray[np.int64]:
         value = int(offsets[position])
         message = "must start at zero and never fall"
         remedy = "Give the offsets of one stream, from 0 on."
-        raise EncodingError(Problem("cu_seqlens", message, "value", position=position, value=value, remedy=remedy))
+        raise EncodingError(Problem(field, message, "value", position=position, value=value, remedy=remedy))
     return offsets

@@ -4,6 +4,9 @@
 # pyright: reportUnknownMemberType=false, reportTypedDictNotRequiredAccess=false
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Any, cast
+
 import pytest
 import torch
 from hypothesis import given
@@ -17,7 +20,7 @@ from neatpack.adapters.recurrent import (
     segment_ids_from_offsets,
     segment_index,
 )
-from neatpack.contracts.encodings import SegmentIndex, validate_segment_index
+from neatpack.contracts.encodings import GatheredStates, PhysicalStates, SegmentIndex, validate_segment_index
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters import oracle_recurrent
 from tests.adapters.host_reads import host_reads
@@ -75,6 +78,38 @@ def test_the_host_copy_is_a_copy() -> None:
     kwargs = fla_kwargs(states)
     assert kwargs["cu_seqlens"] is states.cu_seqlens
     assert kwargs["cu_seqlens_cpu"] is states.cu_seqlens_cpu
+
+
+@given(st.lists(st.integers(-1, 3), max_size=6), st.integers(0, 1), st.sampled_from([torch.int32, torch.int64]))
+def test_offsets_for_fla_rise_from_zero(steps: list[int], first: int, dtype: torch.dtype) -> None:
+    offsets = torch.tensor(list(accumulate(steps, initial=first)), dtype=dtype)
+    states = PhysicalStates(offsets.clone(), offsets)
+    if first == 0 and all(step > 0 for step in steps):
+        assert fla_kwargs(states)["cu_seqlens_cpu"] is offsets
+    else:
+        with pytest.raises(EncodingError) as caught:
+            fla_kwargs(states)
+        (problem,) = caught.value.problems
+        place = cast("int", problem.position)
+        assert (problem.field, problem.value) == ("cu_seqlens_cpu", offsets[place])
+        assert place == 0 if first else steps[place - 1] <= 0
+
+
+@pytest.mark.parametrize(
+    ("field", "on_device", "on_host"),
+    [
+        ("cu_seqlens", torch.tensor([0, 2]), torch.tensor([0, 1, 2])),
+        ("cu_seqlens", torch.tensor([0, 2]).int(), torch.tensor([0, 2])),
+        ("cu_seqlens", None, torch.tensor([0, 2])),
+        ("cu_seqlens_cpu", torch.tensor([0, 2]), [0, 2]),
+        ("cu_seqlens_cpu", torch.tensor([[0, 2]]), torch.tensor([[0, 2]])),
+        ("cu_seqlens_cpu", torch.tensor([0.0, 2.0]), torch.tensor([0.0, 2.0])),
+    ],
+)
+def test_both_copies_of_offsets_for_fla_are_of_one_kind(field: str, on_device: Any, on_host: Any) -> None:
+    with pytest.raises(EncodingError) as caught:
+        fla_kwargs(GatheredStates(torch.arange(2), on_device, on_host))
+    assert caught.value.problems[0].field == field
 
 
 @given(st.lists(st.integers(0, 5), max_size=8), st.integers(0, 4), st.sampled_from([torch.int32, torch.int64]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
@@ -80,7 +81,8 @@ def build_block_mask(
         block_size: places of a block, or those of a query block and of a key block.
 
     Returns:
-        A mask of shape `[batch, 1, sequence, sequence]` on the device of the ids.
+        A mask of shape `[batch, 1, sequence, sequence]` on the device of the ids. It can be copied and pickled, but
+        torch's `mask.to(device)` leaves the ids of its mask function behind: build it on the device.
 
     Raises:
         DocumentIdsError: the ids are malformed.
@@ -129,11 +131,19 @@ def mask_function(document_ids: Tensor, *, window: int | None = None, causal: bo
     require_window(window)
     require_flag(causal, "causal")
     ids = document_ids if document_ids.dtype in COMPARED_DTYPES else document_ids.to(torch.int64)
+    return functools.partial(_sees_place, ids, window, causal)  # A closure could not be pickled.
 
-    def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # noqa: ARG001 - torch passes it
-        return sees(ids[batch, query], ids[batch, key], query, key, window=window, causal=causal)
 
-    return visible
+def _sees_place(
+    ids: Tensor,
+    window: int | None,
+    causal: bool,
+    batch: Tensor,
+    head: Tensor,  # noqa: ARG001 - torch passes it
+    query: Tensor,
+    key: Tensor,
+) -> Tensor:
+    return sees(ids[batch, query], ids[batch, key], query, key, window=window, causal=causal)
 
 
 def checked_block_size(block_size: object) -> tuple[int, int]:

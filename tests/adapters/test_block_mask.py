@@ -4,6 +4,8 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import copy
+import pickle
 import tracemalloc
 from typing import Any, Final, cast
 
@@ -12,7 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from neatpack.adapters.block_mask import build_block_mask, mask_function
 from neatpack.adapters.masks import build_block_causal_mask
@@ -100,6 +104,38 @@ def test_the_mask_function_says_who_sees_whom(rows: Rows, causal: bool, window: 
         assert torch.equal(found[:, None], build_block_causal_mask(tensor(rows), window=window))
 
 
+@settings(max_examples=50)
+@given(LAYOUTS, st.booleans(), WINDOWS)
+def test_a_mask_comes_back_from_pickling_and_copying(rows: Rows, causal: bool, window: int | None) -> None:
+    mask = build_block_mask(tensor(rows), causal=causal, window=window, block_size=2)
+    places = torch.arange(len(rows[0]))
+    batch = torch.arange(len(rows))[:, None, None]
+    for again in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask)):  # noqa: S301 - what was just written
+        assert same_tensors(again, mask)
+        assert again.BLOCK_SIZE == mask.BLOCK_SIZE
+        assert torch.equal(again.mask_mod(batch, places[0], places[:, None], places), pairs(rows, causal, window))
+
+
+def test_one_graph_serves_the_masks_of_all_batches() -> None:
+    graphs: list[GraphModule] = []
+
+    def backend(graph: GraphModule, _inputs: list[Tensor]) -> GraphModule:
+        graphs.append(graph)
+        return graph
+
+    def attend(query: Tensor, mask: BlockMask) -> Tensor:
+        return flex_attention(query, query, query, block_mask=mask)
+
+    compiled = torch.compile(attend, fullgraph=True, backend=backend)
+    query = torch.randn(2, 2, 8, 4)
+    for rows in ([[1] * 8, [1] * 7 + [0]], [[1, 1, 1, 2, 2, 2, 2, 2]] * 2, [[1, 2, 3, 3, 0, 3, 0, 0], [0] * 8]):
+        mask = build_block_mask(tensor(rows))
+        expected = scaled_dot_product_attention(query, query, query, pairs(rows, True, None)[:, None])
+        for each in (mask, copy.deepcopy(mask)):
+            torch.testing.assert_close(compiled(query, each), expected)
+    assert len(graphs) == 1
+
+
 @pytest.mark.parametrize("fault", ["padding sees nothing", "rows join", "window off by one", "holes are seen"])
 def test_the_comparison_sees_planted_faults(fault: str) -> None:
     rows, window = [[1, 0, 0, 0, 1, 1, 0, 2], [2, 2, 2, 2, 2, 2, 2, 2]], 5
@@ -127,7 +163,7 @@ def test_attention_under_the_mask_is_attention_under_the_dense_one(window: int |
     mask = build_block_mask(tensor(rows), window=window, block_size=4)
     dense = build_block_causal_mask(tensor(rows), window=window)
     found = flex_attention(query, key, value, block_mask=mask)
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=dense)
+    expected = scaled_dot_product_attention(query, key, value, attn_mask=dense)
     torch.testing.assert_close(found, expected)
 
 
@@ -192,7 +228,7 @@ def test_compiled_attention_on_a_device_is_attention_under_the_dense_mask(causal
     found = torch.compile(flex_attention)(query, key, value, block_mask=mask)
     places = torch.arange(512, device="cuda")
     dense = mask.mask_mod(torch.arange(2, device="cuda")[:, None, None, None], places[0], places[:, None], places)
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=dense)
+    expected = scaled_dot_product_attention(query, key, value, attn_mask=dense)
     torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
     (ours,) = torch.autograd.grad(found.square().sum(), query)
     (theirs,) = torch.autograd.grad(expected.square().sum(), query)

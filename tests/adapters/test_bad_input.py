@@ -662,8 +662,9 @@ def test_what_is_blocked_is_outweighed_by_no_score(dtype: torch.dtype, blocked: 
     """A mask of zeros, or about zeros, would let every document see all others."""
     with pytest.raises(PackingError, match="no score outweighs it"):
         build_block_causal_mask(_IDS, dtype, blocked=blocked)
-    about = torch.finfo(dtype).min * 0.75
-    check_agreement(_IDS, {"attention_mask": build_block_causal_mask(_IDS, dtype, blocked=about)})
+    for share in (1.0, 0.75, 0.5):
+        about = torch.finfo(dtype).min * share
+        check_agreement(_IDS, {"attention_mask": build_block_causal_mask(_IDS, dtype, blocked=about)})
 
 
 _TOLD: Final = [

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import tracemalloc
 from typing import Any, Final, cast
@@ -23,6 +24,7 @@ from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import scan_segments
 from neatpack.adapters.static_masks import static_block_mask
 from neatpack.adapters.static_scan import StaticBounds
+from neatpack.adapters.static_status import raise_if_invalid
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
@@ -91,6 +93,29 @@ def test_without_holes_as_well(rows: Rows, causal: bool, window: int | None, blo
     """Most layouts with long documents have holes, and take another way."""
     found = build_block_mask(tensor(rows), causal=causal, window=window, block_size=block_size)
     assert same_tensors(found, create(rows, causal, window, block_size))
+
+
+EVERY_ROW: Final[Rows] = [
+    list(row)
+    for row in itertools.product((0, 1, 2), repeat=4)
+    if [number for number, _ in itertools.groupby(number for number in row if number)] in ([], [1], [2], [1, 2], [2, 1])
+]
+"""All rows of four places with up to two documents, holes and padding anywhere."""
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 3])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("block_size", [1, 2, 3, (1, 2), (2, 1), (1, 3), (3, 1), (2, 3)])
+def test_every_short_row_has_the_blocks_of_torch(
+    block_size: int | tuple[int, int], causal: bool, window: int | None
+) -> None:
+    expected = create(EVERY_ROW, causal, window, block_size)
+    ids = tensor(EVERY_ROW)
+    assert same_tensors(build_block_mask(ids, causal=causal, window=window, block_size=block_size), expected)
+    bounds = StaticBounds(2, len(EVERY_ROW) * 4, 4)
+    found, status = static_block_mask(ids, bounds, causal=causal, window=window, block_size=block_size)
+    raise_if_invalid(status)
+    assert same_tensors(found, expected)
 
 
 @given(LAYOUTS, st.booleans(), WINDOWS)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy.typing as npt
 import pytest
+import torch
 from torch import Tensor
 
 import neatpack.adapters.segments
@@ -20,6 +23,22 @@ from tests.adapters.properties import run_property
 
 def _elsewhere(_: Tensor) -> bool:
     return False
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_tensors_are_read_from_a_device_in_one_copy(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[Tensor] = []
+
+    def copied(tensor: Tensor) -> npt.NDArray[Any]:
+        copies.append(tensor)
+        return tensor.numpy()
+
+    monkeypatch.setattr(neatpack.adapters.segments, "_lies_on_host", _elsewhere)
+    monkeypatch.setattr(neatpack.adapters.segments, "read_on_host", copied)
+    tensors = [torch.full((2, 3), number, dtype=torch.int32) for number in range(count)]
+    read = neatpack.adapters.segments.read_together(*tensors)
+    assert [array.tolist() for array in read] == [[[number] * 3] * 2 for number in range(count)]
+    assert len(copies) == 1
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,11 @@ def test_a_total_past_int32_is_an_error_and_not_a_wrap() -> None:
     assert caught.value.problems[0].value == (65536, 32768)
 
 
+def test_the_first_negative_id_of_each_row_is_named_whatever_stands_before_it() -> None:
+    problems = validate_document_ids(torch.tensor([[0, 1, 0, -4, -4, -7], [2, 2, 2, 2, 2, 0], [-1, 0, 1, 1, -1, 0]]))
+    assert [(problem.row, problem.position, problem.value) for problem in problems] == [(0, 3, -4), (2, 0, -1)]
+
+
 def test_an_id_past_int64_is_refused() -> None:
     ids = torch.tensor([[2**63 + 5]], dtype=torch.uint64)
     assert [problem.kind for problem in validate_document_ids(ids)] == ["value"]

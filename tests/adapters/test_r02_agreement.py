@@ -205,6 +205,13 @@ def test_joined_documents_are_checked_against_the_attention_ids(batch: TrainingB
             "seq_lens_padded",
             "shape",
         ),
+        ({"seq_lens": torch.tensor([[2, 2, 0]]), "seq_lens_padded": torch.tensor([[2, 3, 0]])}, None, ""),
+        ({"seq_lens": torch.tensor([[2, 2]], dtype=torch.int16)}, "seq_lens", "dtype"),
+        (
+            {"packed_token_indices": _IDS, "cu_seqlens": torch.tensor([[0, 2, 4]], dtype=torch.uint8)},
+            "cu_seqlens",
+            "dtype",
+        ),
         ({"seq_idx": torch.tensor([[0, 0, 1, 1, -1]])}, None, ""),
         ({"attention_mask": torch.tensor([[1, 1, -1, 1, 0]])}, "attention_mask", "disagreement"),
         ({"attention_mask": build_block_causal_mask(_IDS).long()}, "attention_mask", "dtype"),

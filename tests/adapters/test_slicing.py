@@ -26,6 +26,7 @@ from neatpack.adapters.recurrent import segment_index
 from neatpack.adapters.slicing import pipeline_chunk_dims, split_rows
 from neatpack.adapters.token_fields import take_places
 from neatpack.adapters.yielding import apply_packing_contract
+from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, EncodingError
 from tests.adapters.cut_batches import fault, training_batch
@@ -52,6 +53,13 @@ def test_a_pipeline_schedule_cuts_as_the_dimensions_say(rows: Rows, data: st.Dat
         assert chunk.keys() == part.keys()
         for name, value in cast("dict[str, Any]", part).items():
             assert torch.equal(chunk[name], value) if isinstance(value, Tensor) else chunk[name] == value
+
+
+def test_a_batch_without_data_is_cut_all_the_same() -> None:
+    entries = cast("dict[str, Tensor]", training_batch([[1, 1], [1, 2], [1, 0]]))
+    batch = cast("TrainingBatch[Tensor]", {name: value.to("meta") for name, value in entries.items()})
+    assert [part["labels"].shape for part in split_rows(batch, 2)] == [(2, 2), (1, 2)]
+    assert pipeline_chunk_dims(batch) == dict.fromkeys(batch, 0)
 
 
 def test_what_does_not_survive_a_cut_has_no_dimension() -> None:

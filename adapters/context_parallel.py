@@ -97,7 +97,8 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
     equal work under a causal mask; so do Transformer Engine's partitioned indices.
 
     Args:
-        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, which follows documents; without holes.
+        document_ids: any integer dtype, `[batch, sequence]`, 0 at padding. For "zigzag" padding follows documents, and
+            there are no holes.
         rank: from 0 to `ranks - 1`.
         ranks: size of the group.
         layout: "contiguous" or "zigzag".
@@ -106,7 +107,7 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
         int64 `[batch, sequence // ranks]`, ascending within each document.
 
     Raises:
-        DocumentIdsError: the ids are malformed, have a hole, or a row begins with padding.
+        DocumentIdsError: the ids are malformed; or for "zigzag" have a hole, or a row begins with padding.
         EncodingError: no such layout or rank, or a row or document that does not divide among the ranks.
 
     Example:
@@ -123,9 +124,8 @@ def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) ->
     require_choice(layout, CONTEXT_LAYOUTS, "layout")
     ranks = require_count(ranks, "ranks", "Give the size of the group.", least=1)
     rank = require_count(rank, "rank", "Ranks of a group count from 0.", most=ranks - 1)
-    padded = padded_lengths(segments)
     if layout == "zigzag" and ranks > 1:  # One rank takes all, of whatever length.
-        return _zigzag(segments, padded, rank, ranks)
+        return _zigzag(segments, rank, ranks)
     if segments.sequence % ranks:
         remedy = f"Pad the rows: pad_rows(batch, {ranks})."
         message = f"rows of {segments.sequence} places do not divide among {ranks} ranks"
@@ -134,13 +134,13 @@ def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) ->
     return np.tile(np.arange(rank * size, (rank + 1) * size), (segments.batch, 1))
 
 
-def _zigzag(segments: Segments, padded: Integers, rank: int, ranks: int) -> Integers:
+def _zigzag(segments: Segments, rank: int, ranks: int) -> Integers:
     """Give the row-local places of chunk `rank` and of its mirror, slot by slot; rows of padding are slots as well."""
     documents = segments.documents
     empty = np.flatnonzero(documents.counts == 0)
     at = np.searchsorted(documents.rows, empty)
     starts = np.insert(documents.starts % segments.sequence, at, 0)
-    lengths = np.insert(padded, at, segments.sequence)
+    lengths = np.insert(padded_lengths(segments), at, segments.sequence)
     wrong = np.flatnonzero(lengths % (2 * ranks))
     if wrong.size:
         slot = int(wrong[0])

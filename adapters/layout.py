@@ -32,7 +32,7 @@ def require_padding_after_documents(segments: Segments) -> None:
     if leading.size:
         row, position = segments.locate(int(leading[0]))
         message = "padding before the first document, which lengths cannot express"
-        remedy = "Pad rows on the right."
+        remedy = "Pad rows on the right: pad_documents(batch, 1) moves the padding there."
         raise DocumentIdsError(Problem("document_ids", message, "unsupported", row, position, 0, remedy))
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from neatpack.adapters.alignment import document_multiple
+from neatpack.adapters.alignment import document_multiple, pad_documents
 from neatpack.adapters.context_parallel import CONTEXT_LAYOUTS, ContextLayout, context_places, shard_tokens
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.thd import thd_lengths
@@ -36,7 +36,7 @@ def test_zigzag_deals_every_document_to_all_ranks(rows: Rows, ranks: int) -> Non
     assert found == [[oracle_slicing.zigzag(row, ranks)[rank] for row in rows] for rank in range(ranks)]
 
 
-@given(rows_of_ids(leading=False, multiple=6), st.sampled_from([1, 2, 3]))
+@given(rows_of_ids(holes=True, multiple=6), st.sampled_from([1, 2, 3]))
 def test_contiguous_parts_are_pieces_of_the_row(rows: Rows, ranks: int) -> None:
     found = [listed(context_places(tensor(rows), rank, ranks, "contiguous")) for rank in range(ranks)]
     assert found == [[oracle_slicing.contiguous(row, ranks)[rank] for row in rows] for rank in range(ranks)]
@@ -104,7 +104,18 @@ def test_lengths_that_ranks_cannot_share_are_refused() -> None:
         context_places(tensor([[1, 1, 1, 1], [0, 0, 0, 0]]), 0, 4, "zigzag")
     assert caught.value.problems[0].row == 0
     with pytest.raises(DocumentIdsError, match="hole"):
-        context_places(tensor([[1, 0, 1, 1]]), 0, 2, "contiguous")
+        context_places(tensor([[1, 0, 1, 1]]), 0, 2, "zigzag")
+
+
+@pytest.mark.parametrize("layout", CONTEXT_LAYOUTS)
+def test_rows_padded_on_the_left_are_cut_once_their_padding_was_moved(layout: ContextLayout) -> None:
+    batch = training_batch([[0, 0, 0, 1, 1, 1, 2, 2]])
+    with pytest.raises(DocumentIdsError, match=r"padding before the first document.*pad_documents\(batch, 1\)"):
+        shard_tokens(batch, 0, 2, layout, label_shift="model")
+    assert torch.equal(pad_documents(batch, 1)["document_ids"], tensor([[1, 1, 1, 2, 2]]))
+    padded = pad_documents(batch, 4)
+    shards = [shard_tokens(padded, rank, 2, layout, label_shift="model") for rank in range(2)]
+    assert sum(int((~shard.batch["padding_mask"]).sum()) for shard in shards) == 5
 
 
 def test_bad_arguments_are_refused() -> None:

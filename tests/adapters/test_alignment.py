@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.alignment import aligned_length, document_multiple, pad_documents, pad_rows
+from neatpack.adapters.attention_cost import AttentionCost
+from neatpack.adapters.balancing import balance_rows
 from neatpack.adapters.batch_output import convert_batch_output
-from neatpack.adapters.thd import thd_flat
+from neatpack.adapters.collation import collate_documents
+from neatpack.adapters.planning import PACKING_METHODS, PackingMethod, plan_rows
+from neatpack.adapters.row_plans import RowPlan
+from neatpack.adapters.thd import thd_flat, thd_lengths
+from neatpack.adapters.unpacking import unpack
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError
 from tests.adapters import oracle_slicing
@@ -55,6 +61,50 @@ def test_documents_are_padded_one_by_one(rows: Rows, multiple: int) -> None:
     assert (found["labels"][~kept] == -100).all()
     assert (found["position_ids"][:, ~kept] == 0).all()
     assert found["document_keys"] is batch["document_keys"]
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=20),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.sampled_from(PACKING_METHODS),
+    st.none() | st.integers(1, 3),
+)
+def test_rows_planned_with_lengths_rounded_up_do_not_outgrow_the_plan(
+    lengths: list[int], multiple: int, slots: int, method: PackingMethod, bound: int | None
+) -> None:
+    """Also where long documents are split, and where pieces are spread over ranks: as docs/parallel.md shows it."""
+    capacity = slots * multiple
+    rounded = plan_rows(
+        [-(-length // multiple) * multiple for length in lengths],
+        capacity,
+        method=method,
+        overlong="split",
+        documents_per_row=bound,
+    )
+    if len(rounded) % 2 == 0 or rounded.documents.size > len(rounded):
+        rounded = balance_rows(rounded, 2, cost=AttentionCost(1.0, 0.1)).rows
+    rows = [[piece._replace(stop=min(piece.stop, lengths[piece.document])) for piece in row] for row in rounded.pieces]
+    plan = RowPlan.from_rows(rows, lengths, capacity)
+    documents = [torch.arange(100 * index + 1, 100 * index + length + 1) for index, length in enumerate(lengths)]
+    padded = pad_documents(collate_documents(documents, plan), multiple)
+    assert padded["input_ids"].shape[1] <= capacity
+    found = pad_rows(padded, capacity)
+    assert found["input_ids"].shape == (len(plan), capacity)
+    assert (
+        (thd_lengths(found["document_ids"]).seq_lens_padded % multiple)
+        .where(found["document_keys"] >= 0, 0)
+        .eq(0)
+        .all()
+    )
+    again = unpack(found["input_ids"], found["document_ids"], found["document_keys"], found["document_starts"])
+    assert all(torch.equal(one, other) for one, other in zip(again, documents, strict=True))
+
+
+def test_rows_planned_with_real_lengths_may_outgrow_the_plan() -> None:
+    documents = [torch.ones(length, dtype=torch.int64) for length in (3, 3, 2)]
+    batch = collate_documents(documents, plan_rows([3, 3, 2], 8))
+    assert pad_documents(batch, 4)["input_ids"].shape == (1, 12)
 
 
 @given(rows_of_ids(), st.integers(1, 5))

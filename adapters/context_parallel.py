@@ -8,17 +8,18 @@ from typing import Final, Literal, cast, get_args
 import numpy as np
 from torch import Tensor
 
+from neatpack.adapters.agreement import ScannedIds, scan_agreeing
 from neatpack.adapters.arguments import require_choice, require_count
 from neatpack.adapters.boundary_fields import IDS, PACKED_SEQ_IDS
 from neatpack.adapters.labels import require_label_shift
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.adapters.thd import padded_lengths, thd_lengths
-from neatpack.adapters.token_fields import move_tokens, require_movable, scan_ids
+from neatpack.adapters.token_fields import entries, move_tokens, require_movable
 from neatpack.adapters.training_batch import require_tensor
 from neatpack.contracts.batch import LabelShift, TrainingBatch
 from neatpack.contracts.encodings import THDLengths
-from neatpack.contracts.errors import EncodingError, Problem
+from neatpack.contracts.errors import BatchError, EncodingError, Problem
 
 ContextLayout = Literal["contiguous", "zigzag"]
 """How places go to ranks: equal pieces of the row, or two of `2 * ranks` chunks of each document."""
@@ -65,7 +66,8 @@ def shard_tokens(
     Raises:
         BatchError: there are no ids or labels, or an entry cannot move with the tokens.
         DocumentIdsError: the ids are malformed, have a hole, or a row begins with padding.
-        EncodingError: no such layout, rank or `label_shift`, or lengths that the group cannot share.
+        EncodingError: no such layout, rank or `label_shift`, lengths that the group cannot share, or ids of the batch
+            that contradict one another.
 
     Example:
         >>> import torch
@@ -79,12 +81,13 @@ def shard_tokens(
     """
     require_movable(batch)
     require_label_shift(label_shift)
-    segments = scan_ids(batch, IDS)
+    scanned = _scan(batch)
+    segments = scanned.attention
     places = _places(segments, rank, ranks, layout)
     on_device = segments.tensor(places)
     labels = require_tensor(batch, "labels", "Give them; without targets, they are -100 everywhere.")
-    whole = cast("TrainingBatch[Tensor]", {**batch, "labels": mtp_targets(labels, segments, 0, label_shift)})
-    part = move_tokens(whole, on_device)
+    targets = mtp_targets(labels, segments, 0, label_shift, document_ids=scanned.structural)
+    part = move_tokens(cast("TrainingBatch[Tensor]", {**batch, "labels": targets}), on_device)
     part.pop(PACKED_SEQ_IDS, None)
     return ContextShard(part, on_device, thd_lengths(segments), _continues(segments, places))
 
@@ -118,6 +121,15 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
     """
     segments = as_segments(document_ids)
     return segments.tensor(_places(segments, rank, ranks, layout))
+
+
+def _scan(batch: TrainingBatch[Tensor]) -> ScannedIds:
+    """Scan the ids that attention goes by, and those as packed, in one read."""
+    ids = {name: value for name in IDS if isinstance(value := entries(batch).get(name), Tensor)}
+    if not ids:
+        raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
+    first = next(iter(ids))
+    return scan_agreeing(ids[first], ids, field=first, position_policy="sequence")
 
 
 def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) -> Integers:

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_choice, require_count
+from neatpack.adapters.arguments import require_choice, require_count, require_flag
 from neatpack.adapters.labels import require_label_shift, require_labels
 from neatpack.adapters.reductions import reduce_by_document
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Documents, Segments, as_segments
 from neatpack.contracts.batch import LabelShift
 from neatpack.contracts.fields import IGNORED_LABEL
 
@@ -28,7 +28,8 @@ def mtp_targets(
     depth: int,
     label_shift: LabelShift,
     *,
-    inside: Tensor | Segments | None = None,
+    document_ids: Tensor | Segments | None = None,
+    inside_documents: bool = False,
 ) -> Tensor:
     """Give each token the target of multi-token prediction: the token `depth + 1` places after it, in its document.
 
@@ -40,7 +41,8 @@ def mtp_targets(
         depth: how many tokens lie between a token and its target, at least 0.
         label_shift: who shifted `labels`, as `mask_labels` takes it. With "document" the last label of a document is
             a target of its own, and stays one at every depth.
-        inside: ids of documents that targets stay inside as well: the structural ids, where attention joins them.
+        document_ids: the structural ids, where policy made other attention ids of them; see `mask_labels`.
+        inside_documents: keep targets inside the structural documents as well, where attention joins those.
 
     Returns:
         `[batch, sequence]` in the dtype of `labels`, -100 where the target is in no document, in another one, or in
@@ -48,8 +50,8 @@ def mtp_targets(
 
     Raises:
         DocumentIdsError: ids are malformed.
-        EncodingError: labels are no integers of the same shape on the same device, no such `label_shift`, or a
-            negative depth.
+        EncodingError: labels are no integers of the same shape on the same device, no such `label_shift`, a negative
+            depth, or `inside_documents` that is no bool.
 
     Example:
         >>> ids, tokens = torch.tensor([[1, 1, 1, 2, 2, 0]]), torch.tensor([[10, 11, 12, 20, 21, 0]])
@@ -58,18 +60,20 @@ def mtp_targets(
         >>> mtp_targets(tokens, ids, 1, "model")
         tensor([[  12, -100, -100, -100, -100, -100]])
     """
-    segments = as_segments(attention_document_ids, field="attention_document_ids")
-    bounds = [segments] if inside is None else [segments, as_segments(inside)]
-    require_labels(labels, bounds)
+    require_flag(inside_documents, "inside_documents")
     require_label_shift(label_shift)
+    attention = as_segments(attention_document_ids, field="attention_document_ids")
+    structural = attention if document_ids is None else as_segments(document_ids)
+    require_labels(labels, (attention, structural))
     depth = require_count(depth, "depth", "Give how many tokens lie between a token and its target.")
-    kept = np.ones(labels.numel(), np.bool_)
-    for each in bounds:
-        kept &= _pairs(each, depth, own_last=label_shift == "document")
+    shifted = structural.documents if label_shift == "document" else None
+    kept = _pairs(attention, depth, shifted)
+    if inside_documents:
+        kept &= _pairs(structural, depth, shifted)
     ahead = depth + 1 if label_shift == "model" else depth
     targets = torch.full_like(labels, IGNORED_LABEL)
     targets[:, : max(labels.shape[1] - ahead, 0)] = labels[:, ahead:]
-    return targets.masked_fill_(segments.tensor(~kept).view(labels.shape), IGNORED_LABEL)
+    return targets.masked_fill_(attention.tensor(~kept).view(labels.shape), IGNORED_LABEL)
 
 
 def loss_weights(labels: Tensor, document_ids: Tensor | Segments, per: WeightUnit) -> Tensor:
@@ -111,14 +115,15 @@ def loss_weights(labels: Tensor, document_ids: Tensor | Segments, per: WeightUni
     return weights * shares[segments.tensor(owners)].view(labels.shape)
 
 
-def _pairs(segments: Segments, depth: int, *, own_last: bool) -> npt.NDArray[np.bool_]:
-    """Mark the places whose target stands in their own document, or with `own_last` just after its last token."""
+def _pairs(segments: Segments, depth: int, shifted: Documents | None) -> npt.NDArray[np.bool_]:
+    """Mark the places whose target is in their own document; `shifted` have one of their own after their last token."""
     owners = segments.owners_of_places()
     kept = np.zeros(owners.size, np.bool_)
     kept[: -depth - 1] = (owners[: -depth - 1] == owners[depth + 1 :]) & (owners[: -depth - 1] >= 0)
-    if own_last:
-        lasts = segments.documents.ends - 1
-        before = lasts - depth
-        lasts, before = lasts[before >= 0], before[before >= 0]
-        kept[before[owners[before] == owners[lasts]]] = True
+    if shifted is not None:
+        before = shifted.ends - 1 - depth
+        # To which document here a shifted one belongs is told by any token of it, unless all are taken out.
+        own = np.maximum.reduceat(owners, shifted.starts)[before >= 0]
+        before = before[before >= 0]
+        kept[before] = (owners[before] == own) & (own >= 0)
     return kept

@@ -18,6 +18,35 @@ def targets(tokens: list[list[int]], rows: list[list[int]], depth: int) -> list[
     return found
 
 
+def targets_under_policy(
+    labels: list[list[int]],
+    attention: list[list[int]],
+    rows: list[list[int]],
+    depth: int,
+    shift: str,
+    *,
+    inside: bool,
+) -> list[list[int]]:
+    """Follow each kept token to the label of its target, and ask both whom it is a target of and where it stands."""
+    found = [[-100] * len(ids) for ids in rows]
+    for own, row, seen, ids in zip(found, labels, attention, rows, strict=True):
+        for place in range(len(ids)):
+            last, further = place + depth, place + depth + 1
+            if last >= len(ids) or not seen[place]:
+                continue
+            alone = ids[last] not in ids[further:]
+            if shift == "document" and ids[last] and alone:
+                friends = [other for other, number in zip(seen, ids, strict=True) if number == ids[last] and other]
+                allowed = seen[place] in friends
+                target, home = row[last], ids[last]
+            else:
+                allowed = further < len(ids) and seen[further] == seen[place]
+                target, home = (row[further if shift == "model" else last], ids[further]) if allowed else (-100, 0)
+            if allowed and (not inside or home == ids[place]):
+                own[place] = target
+    return found
+
+
 def documents(rows: list[list[int]]) -> list[list[tuple[int, int]]]:
     """Give the `(row, place)` of the tokens of each document, in row order."""
     return [

@@ -246,6 +246,7 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("microbatches", lambda bad: split_rows(_batch(), bad)),
     ("padding", lambda bad: split_rows(_batch(), 1, padding=bad)),
     ("depth", lambda bad: mtp_targets(_IDS, _IDS, bad, "model")),
+    ("inside_documents", lambda bad: mtp_targets(_IDS, _IDS, 0, "model", inside_documents=bad)),
     ("sequence_length", lambda bad: document_ids_from_thd_lengths(thd_lengths(_IDS), bad)),
     ("sequence_length", lambda bad: document_ids_from_length_matrix(length_matrix(_IDS), bad)),
     ("width", lambda bad: row_offsets(_IDS, width=_or(bad, -1))),

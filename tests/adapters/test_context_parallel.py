@@ -93,6 +93,19 @@ def test_attention_ids_decide_and_do_not_reach_a_part_as_its_boundaries() -> Non
     assert "_packed_seq_ids" in batch
 
 
+def test_a_target_that_policy_took_out_is_none_in_any_part() -> None:
+    excluded = tensor([[1, 1, 1, 0]])
+    batch = training_batch([[1, 1, 1, 1]], attention_document_ids=excluded, labels=torch.tensor([[2, 3, 4, 5]]))
+    parts = [shard_tokens(batch, rank, 2, "contiguous", label_shift="document").batch for rank in range(2)]
+    assert [part["labels"].tolist() for part in parts] == [[[2, 3]], [[-100, -100]]]
+
+
+def test_ids_that_contradict_one_another_are_refused() -> None:
+    batch = training_batch([[1, 1, 2, 2]], _packed_seq_ids=tensor([[1, 2, 2, 2]]))
+    with pytest.raises(EncodingError, match="document_ids"):
+        shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
+
+
 def test_lengths_that_ranks_cannot_share_are_refused() -> None:
     with pytest.raises(EncodingError, match=r"pad_documents\(batch, 4\)") as caught:
         context_places(tensor([[1, 1, 1, 1], [1, 1, 2, 2]]), 0, 2, "zigzag")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.loss import loss_weights, mtp_targets
 from neatpack.adapters.positions import tokens_remaining
+from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
 from neatpack.contracts.errors import EncodingError
 from tests.adapters import oracle_loss
 from tests.adapters.host_reads import host_reads
@@ -19,11 +20,17 @@ from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
 
 LAYOUTS = rows_of_ids(holes=True)
 DEPTHS = st.integers(0, 4)
+SHIFTS: st.SearchStrategy[LabelShift] = st.sampled_from(LABEL_SHIFTS)
 
 
 def tokens_of(rows: Rows) -> torch.Tensor:
     """Give every place of a batch a token of its own."""
     return torch.arange(1000, 1000 + len(rows) * len(rows[0])).view(len(rows), -1)
+
+
+def ahead_of(labels: torch.Tensor) -> torch.Tensor:
+    """Shift labels as a model does."""
+    return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], dim=1)
 
 
 @given(LAYOUTS, DEPTHS)
@@ -54,24 +61,42 @@ def test_targets_from_labels_shifted_inside_documents(rows: Rows, depth: int) ->
     assert torch.equal(found, expected)
 
 
-@given(LAYOUTS, st.sampled_from(["model", "stream", "document"]))
-def test_depth_zero_is_the_masked_labels(rows: Rows, label_shift: str) -> None:
+@given(LAYOUTS, SHIFTS)
+def test_depth_zero_is_the_masked_labels(rows: Rows, label_shift: LabelShift) -> None:
     ids, labels = tensor(rows), tokens_of(rows)
-    found = mtp_targets(labels, ids, 0, label_shift)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    masked = mask_labels(labels, ids, label_shift)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    if label_shift == "model":
-        masked = torch.cat([masked[:, 1:], torch.full_like(masked[:, :1], -100)], dim=1)
-    assert torch.equal(found, masked)
+    found = mtp_targets(labels, ids, 0, label_shift)
+    masked = mask_labels(labels, ids, label_shift)
+    assert torch.equal(found, ahead_of(masked) if label_shift == "model" else masked)
 
 
-@given(rows_of_ids(), DEPTHS)
-def test_targets_stay_inside_documents_that_attention_joins(rows: Rows, depth: int) -> None:
-    ids, tokens = tensor(rows), tokens_of(rows)
-    joined = (ids != 0).long()
-    across = mtp_targets(tokens, joined, depth, "model")
-    assert across.tolist() == oracle_loss.targets(listed(tokens), listed(joined), depth)
-    inside = mtp_targets(tokens, joined, depth, "model", inside=ids)
-    assert torch.equal(inside, mtp_targets(tokens, ids, depth, "model"))
+@given(rows_of_ids(), DEPTHS, SHIFTS, st.booleans(), st.booleans(), st.data())
+def test_targets_under_policy(
+    rows: Rows, depth: int, shift: LabelShift, joined: bool, inside: bool, data: st.DataObject
+) -> None:
+    """Tokens are taken out, documents of a row joined, and the structural ids tell where documents really end."""
+    size = len(rows) * len(rows[0])
+    kept = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))).view(len(rows), -1)
+    ids, labels = tensor(rows), tokens_of(rows)
+    attention = torch.where(kept, (ids != 0).long() if joined else ids, 0)
+    found = mtp_targets(labels, attention, depth, shift, document_ids=ids, inside_documents=inside)
+    expected = oracle_loss.targets_under_policy(listed(labels), listed(attention), rows, depth, shift, inside=inside)
+    assert found.tolist() == expected
+    if depth == 0:
+        masked = mask_labels(labels, attention, shift, document_ids=ids, inside_documents=inside)
+        assert torch.equal(found, ahead_of(masked) if shift == "model" else masked)
+
+
+def test_the_last_target_of_a_document_is_known_from_the_structural_ids() -> None:
+    labels, attention, structural = torch.tensor([[5, 6, 7]]), tensor([[1, 1, 0]]), tensor([[1, 1, 1]])
+    assert mtp_targets(labels, attention, 0, "document").tolist() == [[5, 6, -100]]
+    found = [mtp_targets(labels, attention, depth, "document", document_ids=structural) for depth in (0, 1, 2)]
+    assert [each.tolist() for each in found] == [[[5, -100, -100]], [[-100, 7, -100]], [[7, -100, -100]]]
+
+
+def test_a_document_that_was_taken_out_between_joined_ones_has_no_target() -> None:
+    labels, attention, structural = torch.tensor([[5, 6, 7]]), tensor([[1, 0, 1]]), tensor([[1, 2, 3]])
+    assert mtp_targets(labels, attention, 1, "document", document_ids=structural).tolist() == [[-100, -100, -100]]
+    assert mtp_targets(labels, attention, 2, "document", document_ids=structural).tolist() == [[7, -100, -100]]
 
 
 def test_the_oracle_sees_planted_faults() -> None:

@@ -120,7 +120,7 @@ _ONE_OF_SEVERAL: Final[dict[str, Call]] = {
     "labels to mask": lambda bad: adapters.mask_labels(bad, _IDS, "model"),
     "structural ids": lambda bad: adapters.mask_labels(_LABELS, _IDS, "model", document_ids=bad),
     "labels to shift": lambda bad: adapters.mtp_targets(bad, _IDS, 0, "model"),
-    "inside": lambda bad: adapters.mtp_targets(_LABELS, _IDS, 0, "model", inside=bad),
+    "structural ids to shift": lambda bad: adapters.mtp_targets(_LABELS, _IDS, 0, "model", document_ids=bad),
     "labels to weight": lambda bad: adapters.loss_weights(bad, _IDS, "document"),
     "values to reduce": lambda bad: adapters.reduce_by_document(bad, _IDS, "mean"),
     "values to unpack": lambda bad: adapters.unpack(bad, _IDS),

@@ -139,8 +139,20 @@ def require_list(value: object, field: str, remedy: str, *, error: type[PackingE
         EncodingError: it is something else; or `error`.
     """
     require_instance(value, (Sequence, np.ndarray), field, remedy, error=error)
+    require_unmasked(value, field, error=error)
     if isinstance(value, np.ndarray) and not value.ndim:
         raise error(Problem(field, "must have an axis", "shape", value=(), remedy=remedy))
+
+
+def require_unmasked(value: object, field: str, *, error: type[PackingError] = EncodingError) -> None:
+    """Raise where an argument is an array of numpy's that hides some of its values.
+
+    Raises:
+        EncodingError: it is; or `error`.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        remedy = "Give what it shows: array.compressed()."
+        raise error(Problem(field, "must not be masked", "type", value="MaskedArray", remedy=remedy))
 
 
 def is_choice(value: object, choices: tuple[str, ...]) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import require_count, require_instance
+from neatpack.adapters.arguments import require_count, require_instance, require_unmasked
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
@@ -86,6 +86,7 @@ class AttentionCost:
             PlanError: lengths are no array of integers, 0 or above.
         """
         require_instance(lengths, np.ndarray, "lengths", "Convert them: numpy.array(...).", error=PlanError)
+        require_unmasked(lengths, "lengths", error=PlanError)
         integral = lengths.dtype.kind in "iu"
         if not integral or lengths.min(initial=0) < 0:
             found = lengths.min() if integral else lengths.dtype

@@ -18,6 +18,7 @@ from neatpack.adapters.arguments import (
     require_count,
     require_instance,
     require_list,
+    require_unmasked,
     shown,
 )
 from neatpack.adapters.plan_states import STATE_REMEDY, read_numbers, read_state
@@ -244,6 +245,7 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
         PlanError: it is no array of integers with so many axes.
     """
     require_instance(array, np.ndarray, field, "Call RowPlan.from_rows for lists.", error=PlanError)
+    require_unmasked(array, field, error=PlanError)
     if array.ndim != axes or array.dtype.kind not in "iu":
         message = f"must be integers on {axes} axes"
         remedy = "Call RowPlan.from_rows for lists."

@@ -151,13 +151,13 @@ class RowStream:
                 of the caller's own number for the document and its tokens.
 
         Raises:
-            PlanError: `lengths` is no iterable, or a mapping; or where it is drawn, a length is no positive int, a key
-                none that is 0 or above, or a document is longer than a row and to be refused. That document is left
-                out, and all else stays as it was: give the documents behind it, and the stream goes on.
+            PlanError: `lengths` is no iterable, a mapping or a set; or where it is drawn, a length is no positive int,
+                a key none that is 0 or above, or a document is longer than a row and to be refused. That document is
+                left out, and all else stays as it was: give the documents behind it, and the stream goes on.
         """
         remedy = "Give the lengths, one after another; of a mapping its items()."
         problem = Problem("lengths", "are no lengths one by one", "type", value=type(lengths).__name__, remedy=remedy)
-        if isinstance(lengths, Mapping):  # It would give its keys alone.
+        if isinstance(lengths, (Mapping, set, frozenset)):  # One would give its keys alone, the others have no order.
             raise PlanError(problem)
         try:
             return self._rows(iter(lengths))
@@ -260,8 +260,9 @@ class RowStream:
         item = given
         pair = cast("tuple[object, ...]", item) if isinstance(item, tuple) else (self.documents, item)
         key, length = pair if len(pair) == 2 else (None, None)
-        if not is_count(key) or not is_count(length) or not 0 < cast("int", length) <= INT64_MAX:
-            message = "must be a positive int, or a key and one"
+        counts = is_count(key) and is_count(length)
+        if not counts or cast("int", key) > INT64_MAX or not 0 < cast("int", length) <= INT64_MAX:
+            message = "must be a positive int, or a key and one, that int64 holds"
             problem = Problem("lengths", message, "value", value=given, remedy=_LENGTH_REMEDY, document=self.documents)
             raise PlanError(problem)
         return int(cast("int", key)), int(cast("int", length))

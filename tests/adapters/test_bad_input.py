@@ -563,6 +563,20 @@ def test_an_array_where_a_word_or_a_number_stands_is_named(
     assert caught.value.problems[0].field == field
 
 
+def test_arrays_that_hide_values_are_refused() -> None:
+    masked = cast("Any", np.ma.masked_equal([2, 1], 1))
+    plan = plan_rows([2, 1], 3)
+    calls: list[Callable[[], object]] = [
+        lambda: plan_rows(masked, 3),
+        lambda: RowPlan.from_rows([[0, 1]], masked, 3),
+        lambda: RowPlan(3, masked, plan.documents, plan.starts, plan.stops, plan.bounds),
+        lambda: _COST.of(masked),
+    ]
+    for call in calls:
+        with pytest.raises(PackingError, match=r"lengths = MaskedArray: must not be masked\. Give what it shows"):
+            call()
+
+
 @pytest.mark.parametrize(("name", "bad"), [("ranks", 1.0), ("rows_per_rank", True)])
 def test_what_equals_the_number_of_before_is_no_count(name: str, bad: object) -> None:
     arguments: Any = {name: bad}

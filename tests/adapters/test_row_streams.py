@@ -102,7 +102,9 @@ def test_a_document_that_is_refused_leaves_the_others_as_they_were(
 ) -> None:
     stream = options._replace(overlong="refuse").stream()
     kept = [length for length in lengths if length <= options.capacity]
-    wrong: Any = data.draw(st.sampled_from([0, -1, 2.0, True, None, "3", (1, 2, 3), (-1, 2), (1, 0), ("a", 2), 2**63]))
+    wrong: Any = data.draw(
+        st.sampled_from([0, -1, 2.0, True, None, "3", (1, 2, 3), (-1, 2), (1, 0), ("a", 2), 2**63, (2**63, 1)])
+    )
     at = data.draw(st.integers(0, len(kept)))
     found: list[StreamedRow] = []
     for refused in (wrong, options.capacity + 1):
@@ -199,6 +201,9 @@ def test_options_of_a_stream_are_checked(name: str, value: object) -> None:
     options: dict[str, Any] = {"capacity": 4, "open_rows": 2, name: value}
     with pytest.raises(PlanError, match=name):
         RowStream(**options)
+    for lengths in ({3: 1}, {3, 1}, frozenset([3])):
+        with pytest.raises(PlanError, match="one by one"):
+            RowStream(4, 2).rows(lengths)
     with pytest.raises(PlanError, match="lengths"):
         RowStream(4, 2).rows(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(PlanError, match="pieces"):

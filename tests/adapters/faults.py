@@ -92,6 +92,18 @@ def held(change: Callable[[Any], object]) -> Plant:
     return plant
 
 
+def instead(change: Callable[..., object]) -> Plant:
+    """Put a function in the place of another, which it is given before the arguments."""
+
+    def plant(original: Callable[..., Any]) -> Callable[..., object]:
+        def planted(*args: object, **kwargs: object) -> object:
+            return change(original, *args, **kwargs)
+
+        return planted
+
+    return plant
+
+
 def scanned_as(dtype: npt.DTypeLike) -> Plant:
     """Count in a narrow dtype, so that long documents wrap."""
 
@@ -223,11 +235,10 @@ def taken_for(one: str, other: str) -> Plant:
 
 
 def padding_sees_padding(
-    query_ids: Tensor, key_ids: Tensor, query_places: Tensor, key_places: Tensor, *, window: int | None = None
+    original: Callable[..., Tensor], query_ids: Tensor, key_ids: Tensor, *places: Tensor, **view: Any
 ) -> Tensor:
     """Take id 0 for a document like any other."""
-    near = True if window is None else query_places - key_places < window
-    return (query_ids == key_ids) & (key_places <= query_places) & near
+    return original(query_ids + 1, key_ids + 1, *places, **view)
 
 
 def later_tokens_seen(plane: Tensor, _window: int | None = None) -> None:
@@ -514,3 +525,137 @@ def _read(model: Any, entries: Any, *, strict: bool) -> Any:
     except ValidationError as error:
         fields = [".".join(map(str, found["loc"])) for found in error.errors()]
         raise model.error(*(Problem(field, "is wrong", "value") for field in fields)) from error
+
+
+def of_the_depth_before(original: Callable[..., Any], segments: Segments, depth: int, shifted: object) -> Any:
+    """Look for the boundaries one place too near."""
+    return original(segments, max(depth - 1, 0), shifted)
+
+
+def none_shifted(original: Callable[..., Any], segments: Segments, depth: int, _shifted: object) -> Any:
+    """Take the last label of a document for that of the next one."""
+    return original(segments, depth, None)
+
+
+def all_shifted(original: Callable[..., Any], segments: Segments, depth: int, _shifted: object) -> Any:
+    """Take the last label of a document for its own."""
+    return original(segments, depth, segments.documents)
+
+
+def spans_for_lengths(documents: Documents) -> Documents:
+    """Count the holes of a document among its tokens."""
+    return replace(documents, lengths=documents.ends - documents.starts)
+
+
+def owned_by_the_first(original: Callable[[Segments], Integers], segments: Segments) -> Integers:
+    """Give what is in no document to the first one."""
+    return np.maximum(original(segments), 0)
+
+
+def other_half(original: Callable[..., Any], segments: Segments, rank: int, ranks: int) -> Any:
+    """Give a rank the chunks of its opposite."""
+    return original(segments, ranks - 1 - rank, ranks)
+
+
+def next_rank(original: Callable[..., Any], segments: Segments, rank: int, ranks: int, layout: str) -> Any:
+    """Give a rank what the next one should have."""
+    return original(segments, (rank + 1) % ranks, ranks, layout)
+
+
+def window_one_wider(original: Callable[..., Any], *args: object, **kwargs: Any) -> Any:
+    """Let a query see one place more than the window holds."""
+    window = kwargs.pop("window", None)
+    return original(*args, window=window if window is None else window + 1, **kwargs)
+
+
+def over_the_end_of_the_row(original: Callable[..., Any], segments: Segments, size: int) -> Any:
+    """Take the last block of a row for a whole one."""
+    begins, _, origins = original(segments, size)
+    return begins, begins + size, origins
+
+
+def without_its_tail(original: Callable[..., Any], ids: object, bounds: object, _tail: str = "empty") -> Any:
+    """Leave the places out that follow the last document."""
+    return original(ids, bounds, "empty")
+
+
+def of_another_scan(original: Callable[..., Any], ids: Any, bounds: object) -> Any:
+    """Count the documents of a scan that was given once more."""
+    scan = original(ids, bounds)
+    return scan if isinstance(ids, Tensor) else scan._replace(begun=scan.begun + 1)
+
+
+def places_uncounted(original: Callable[..., Any], real: Integers, _padded: Integers, device: object) -> Any:
+    """Count no padding among the places of a stream."""
+    return original(real, real, device)
+
+
+def last_offset_twice(flat: Any) -> Any:
+    """End a stream with a document of no token."""
+    return replace(flat, cu_seqlens=torch.cat([flat.cu_seqlens, flat.cu_seqlens[-1:]]))
+
+
+def longest_of_the_batch(rows: Any) -> Any:
+    """Tell each row of the longest segment of all."""
+    return replace(rows, max_seqlen=rows.max_seqlen.max().expand_as(rows.max_seqlen))
+
+
+def filled_with_zeros(found: Any) -> Any:
+    """Put zeros where an offset is unused, beside the status as it is."""
+    rows, status = found
+    return replace(rows, cu_seqlens=rows.cu_seqlens.clamp(min=0)), status
+
+
+def unshifted(labels: Tensor, *_: object, **_named: object) -> Tensor:
+    """Take labels for targets."""
+    return labels
+
+
+def whole_for_each(segments: Segments, sizes: list[int]) -> list[Segments]:
+    """Give each part the boundaries of the whole."""
+    return [segments] * len(sizes)
+
+
+def padding_as_kept(scan: Any) -> Tensor:
+    """Keep the places of padding."""
+    return torch.ones_like(scan.ids[:, 1:], dtype=torch.bool)
+
+
+def from_the_start_of_the_row(spans: Any) -> Any:
+    """Let every document begin where its row does."""
+    return torch.zeros_like(spans[0]), spans[1]
+
+
+def lengths_alone(segments: Segments) -> Integers:
+    """Count no padding."""
+    return segments.documents.lengths
+
+
+def to_no_multiple(original: Callable[..., Any], segments: Segments, _multiple: int) -> Any:
+    """Pad no document."""
+    return original(segments, 1)
+
+
+def of_one_row(original: Callable[..., Any], opens: object, places: int, _sequence: int) -> Any:
+    """Take the flattened batch for one row."""
+    return original(opens, places, places)
+
+
+def padding_taken_back(rows: Any) -> Any:
+    """Give padding the values of the first token."""
+    return replace(rows, in_no_document=torch.zeros_like(rows.in_no_document))
+
+
+def first_run_alone(runs: Integers) -> Integers:
+    """Keep one run of tokens."""
+    return runs[:1]
+
+
+def without_the_last_segment(found: Any) -> Any:
+    """Lose the end of a stream."""
+    return found[0][:-1], found[1]
+
+
+def one_multiple_more(original: Callable[..., Any], segments: Segments, multiple: int) -> Any:
+    """Pad each document to one place more."""
+    return original(segments, multiple + 1)

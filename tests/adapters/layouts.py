@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final, cast
 
 import torch
@@ -24,7 +25,7 @@ def rows_of_ids(
     documents: int = 5,
     multiple: int = 1,
 ) -> Rows:
-    """Rows of equal length whose ids are in no order.
+    """Rows of equal length whose ids are in no order. Some rows begin with the id with which the one before them ends.
 
     Args:
         draw: hypothesis' own.
@@ -51,7 +52,22 @@ def rows_of_ids(
         rows.append(row)
     width = max(1, *map(len, rows)) + draw(st.integers(0, 3))
     width += -width % multiple
-    return [row + [0] * (width - len(row)) for row in rows]
+    rows = [row + [0] * (width - len(row)) for row in rows]
+    if draw(st.booleans()):
+        _let_rows_meet(rows)
+    return rows
+
+
+def _let_rows_meet(rows: Rows) -> None:
+    """Fill rows from end to end, each with the number first with which the row before it ends."""
+    for row in rows:
+        kept = [place for place, number in enumerate(row) if number] or [0]
+        row[: kept[0]] = [row[kept[0]]] * kept[0]
+        row[kept[-1] :] = [row[kept[-1]]] * (len(row) - kept[-1])
+    for before, row in pairwise(rows):
+        last, first = before[-1], row[0]
+        if last and first:
+            row[:] = [{last: first, first: last}.get(number, number) for number in row]
 
 
 def tensor(rows: Rows, dtype: torch.dtype = torch.int64) -> torch.Tensor:

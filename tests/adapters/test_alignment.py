@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingErro
 from tests.adapters import oracle_slicing
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 
 
 def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
@@ -42,7 +42,7 @@ def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
     return cast("TrainingBatch[Tensor]", {**batch, **entries})
 
 
-@given(rows_of_ids(), st.integers(1, 5))
+@holds_for(rows=rows_of_ids(), multiple=st.integers(1, 5))
 def test_documents_are_padded_one_by_one(rows: Rows, multiple: int) -> None:
     batch = training_batch(rows)
     found = pad_documents(batch, multiple, pad_token_id=7)
@@ -63,12 +63,12 @@ def test_documents_are_padded_one_by_one(rows: Rows, multiple: int) -> None:
     assert found["document_keys"] is batch["document_keys"]
 
 
-@given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=20),
-    st.integers(1, 5),
-    st.integers(1, 6),
-    st.sampled_from(PACKING_METHODS),
-    st.none() | st.integers(1, 3),
+@holds_for(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=20),
+    multiple=st.integers(1, 5),
+    slots=st.integers(1, 6),
+    method=st.sampled_from(PACKING_METHODS),
+    bound=st.none() | st.integers(1, 3),
 )
 def test_rows_planned_with_lengths_rounded_up_do_not_outgrow_the_plan(
     lengths: list[int], multiple: int, slots: int, method: PackingMethod, bound: int | None
@@ -107,7 +107,7 @@ def test_rows_planned_with_real_lengths_may_outgrow_the_plan() -> None:
     assert pad_documents(batch, 4)["input_ids"].shape == (1, 12)
 
 
-@given(rows_of_ids(), st.integers(1, 5))
+@holds_for(rows=rows_of_ids(), multiple=st.integers(1, 5))
 def test_every_slot_of_a_padded_batch_is_a_multiple(rows: Rows, multiple: int) -> None:
     found = pad_documents(training_batch(rows), multiple)
     flat = thd_flat(found["document_ids"])
@@ -127,7 +127,7 @@ def test_two_offsets_of_a_padded_batch() -> None:
     assert (padded["seq_lens"].tolist(), padded["seq_lens_padded"].tolist()) == ([[3, 2]], [[4, 4]])
 
 
-@given(rows_of_ids(), st.integers(1, 5))
+@holds_for(rows=rows_of_ids(), multiple=st.integers(1, 5))
 def test_rows_are_padded_at_their_end(rows: Rows, multiple: int) -> None:
     ones = torch.ones(len(rows), len(rows[0]), 2)
     batch = training_batch(rows, rewards=ones, shift_labels=ones.int(), soft_labels=ones, has_labels=ones.bool())

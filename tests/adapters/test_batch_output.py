@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
 from torch import Tensor
 
 from neatpack.adapters.batch_output import convert_batch_output
@@ -17,6 +16,7 @@ from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingErro
 from tests.adapters import oracle_thd
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 
 
 def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
@@ -31,7 +31,7 @@ def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
     return cast("TrainingBatch[Tensor]", {**batch, **entries})
 
 
-@given(rows_of_ids(leading=False, between=False, empty_rows=False))
+@holds_for(rows=rows_of_ids(leading=False, between=False, empty_rows=False))
 def test_a_thd_batch_gains_its_lengths_and_loses_nothing(rows: Rows) -> None:
     batch = training_batch(rows)
     before = dict(batch)

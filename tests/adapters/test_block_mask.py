@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx import GraphModule
@@ -28,6 +28,7 @@ from neatpack.adapters.static_status import raise_if_invalid
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 
 TENSORS: Final = (
     "kv_num_blocks",
@@ -77,7 +78,7 @@ def same_tensors(found: BlockMask, expected: BlockMask) -> bool:
 
 
 @settings(max_examples=100)
-@given(LAYOUTS, st.booleans(), WINDOWS, SIZES)
+@holds_for(rows=LAYOUTS, causal=st.booleans(), window=WINDOWS, block_size=SIZES)
 def test_all_tensors_are_those_of_torch(
     rows: Rows, causal: bool, window: int | None, block_size: int | tuple[int, int]
 ) -> None:
@@ -88,7 +89,7 @@ def test_all_tensors_are_those_of_torch(
 
 
 @settings(max_examples=50)
-@given(rows_of_ids(longest=9), st.booleans(), WINDOWS, SIZES)
+@holds_for(rows=rows_of_ids(longest=9), causal=st.booleans(), window=WINDOWS, block_size=SIZES)
 def test_without_holes_as_well(rows: Rows, causal: bool, window: int | None, block_size: int | tuple[int, int]) -> None:
     """Most layouts with long documents have holes, and take another way."""
     found = build_block_mask(tensor(rows), causal=causal, window=window, block_size=block_size)
@@ -118,7 +119,7 @@ def test_every_short_row_has_the_blocks_of_torch(
     assert same_tensors(found, expected)
 
 
-@given(LAYOUTS, st.booleans(), WINDOWS)
+@holds_for(rows=LAYOUTS, causal=st.booleans(), window=WINDOWS)
 def test_the_mask_function_says_who_sees_whom(rows: Rows, causal: bool, window: int | None) -> None:
     function = build_block_mask(tensor(rows), causal=causal, window=window).mask_mod
     places = torch.arange(len(rows[0]))
@@ -130,7 +131,7 @@ def test_the_mask_function_says_who_sees_whom(rows: Rows, causal: bool, window: 
 
 
 @settings(max_examples=50)
-@given(LAYOUTS, st.booleans(), WINDOWS)
+@holds_for(rows=LAYOUTS, causal=st.booleans(), window=WINDOWS)
 def test_a_mask_comes_back_from_pickling_and_copying(rows: Rows, causal: bool, window: int | None) -> None:
     mask = build_block_mask(tensor(rows), causal=causal, window=window, block_size=2)
     places = torch.arange(len(rows[0]))

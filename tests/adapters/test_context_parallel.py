@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from tests.adapters import oracle_slicing
 from tests.adapters.cut_batches import fault, training_batch
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 
 
 @pytest.mark.parametrize("layout", CONTEXT_LAYOUTS)
@@ -30,13 +30,13 @@ def test_one_rank_takes_every_place_whatever_the_lengths(layout: ContextLayout) 
     assert listed(context_places(tensor(rows), 0, document_multiple(1), layout)) == [[0, 1, 2, 3, 4]] * 3
 
 
-@given(rows_of_ids(leading=False, multiple=4), st.sampled_from([1, 2]))
+@holds_for(rows=rows_of_ids(leading=False, multiple=4), ranks=st.sampled_from([1, 2]))
 def test_zigzag_deals_every_document_to_all_ranks(rows: Rows, ranks: int) -> None:
     found = [listed(context_places(tensor(rows), rank, ranks, "zigzag")) for rank in range(ranks)]
     assert found == [[oracle_slicing.zigzag(row, ranks)[rank] for row in rows] for rank in range(ranks)]
 
 
-@given(rows_of_ids(holes=True, multiple=6), st.sampled_from([1, 2, 3]))
+@holds_for(rows=rows_of_ids(holes=True, multiple=6), ranks=st.sampled_from([1, 2, 3]))
 def test_contiguous_parts_are_pieces_of_the_row(rows: Rows, ranks: int) -> None:
     found = [listed(context_places(tensor(rows), rank, ranks, "contiguous")) for rank in range(ranks)]
     assert found == [[oracle_slicing.contiguous(row, ranks)[rank] for row in rows] for rank in range(ranks)]
@@ -52,7 +52,11 @@ def test_the_oracle_sees_planted_faults() -> None:
     assert [context_places(tensor([row]), rank, 2, "zigzag")[0].tolist() for rank in range(2)] == right
 
 
-@given(rows_of_ids(leading=False, multiple=4), st.sampled_from(["contiguous", "zigzag"]), st.sampled_from([1, 2]))
+@holds_for(
+    rows=rows_of_ids(leading=False, multiple=4),
+    layout=st.sampled_from(["contiguous", "zigzag"]),
+    ranks=st.sampled_from([1, 2]),
+)
 def test_parts_make_up_the_batch(rows: Rows, layout: str, ranks: int) -> None:
     batch = training_batch(rows, rewards=torch.randn(len(rows), len(rows[0]), 2))
     ids = batch["document_ids"]

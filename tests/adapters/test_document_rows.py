@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from neatpack.contracts import BatchError, DocumentIdsError, PlanError
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import DTYPES, Rows, rows_of_ids, tensor
 from tests.adapters.oracle_runs import runs
+from tests.adapters.properties import holds_for
 
 
 def documents(rows: Rows, values: list[list[int]]) -> list[list[int]]:
@@ -64,7 +64,7 @@ def puts_back(rows: Rows, found: DocumentRows) -> bool:
     return back.equal(values.where(tensor(rows) != 0, 0))
 
 
-@given(grouped(), st.sampled_from(DTYPES))
+@holds_for(case=grouped(), dtype=st.sampled_from(DTYPES))
 def test_documents_get_rows_of_their_own_and_go_back(
     case: tuple[Rows, list[list[int]] | None], dtype: torch.dtype
 ) -> None:
@@ -90,7 +90,7 @@ def test_the_properties_see_planted_faults() -> None:
     assert not puts_back(rows, leaking)
 
 
-@given(rows_of_ids(holes=True))
+@holds_for(rows=rows_of_ids(holes=True))
 def test_all_rows_in_one(rows: Rows) -> None:
     found = joined_row(tensor(rows))
     assert found.take(torch.tensor(numbered(rows)), 0).tolist() == [[value for row in numbered(rows) for value in row]]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 import neatpack.adapters.segments
@@ -18,7 +17,7 @@ from tests.adapters import (
     test_r08_positions,
     test_visibility_and_masks,
 )
-from tests.adapters.properties import run_property
+from tests.adapters.properties import holds_for, run_property
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ def test_the_way_for_many_runs_gives_the_same(test: Callable[[], None], monkeypa
     run_property(test.__name__, max_examples=50)
 
 
-@given(st.integers(1, 5), st.integers(1, 90), st.data())
+@holds_for(batch=st.integers(1, 5), sequence=st.integers(1, 90), data=st.data())
 def test_bounds_are_the_flags_and_the_heads_of_rows(batch: int, sequence: int, data: st.DataObject) -> None:
     places = batch * sequence
     chosen = data.draw(st.sets(st.integers(0, places - 1), max_size=data.draw(st.sampled_from([2, 9, 90]))))
@@ -55,7 +54,7 @@ def test_bounds_are_the_flags_and_the_heads_of_rows(batch: int, sequence: int, d
             assert bounds_of(opens, places, sequence).tolist() == expected
 
 
-@given(st.lists(st.lists(st.integers(-1, 9), min_size=4, max_size=4), min_size=1, max_size=3))
+@holds_for(rows=st.lists(st.lists(st.integers(-1, 9), min_size=4, max_size=4), min_size=1, max_size=3))
 def test_ids_are_in_order_where_they_rise_along_their_row_with_zeros_at_its_end(rows: list[list[int]]) -> None:
     rows = [row if rows.index(row) % 2 else sorted(row, key=_rank) for row in rows]
     expected = all(row == sorted(row, key=_rank) and min(row) >= 0 for row in rows)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 from neatpack.adapters.labels import mask_labels
@@ -17,6 +16,7 @@ from neatpack.contracts.errors import EncodingError
 from tests.adapters import oracle_loss
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 
 LAYOUTS = rows_of_ids(holes=True)
 DEPTHS = st.integers(0, 4)
@@ -33,14 +33,14 @@ def ahead_of(labels: torch.Tensor) -> torch.Tensor:
     return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], dim=1)
 
 
-@given(LAYOUTS, DEPTHS)
+@holds_for(rows=LAYOUTS, depth=DEPTHS)
 def test_targets_from_labels_that_nobody_shifted(rows: Rows, depth: int) -> None:
     tokens = tokens_of(rows)
     found = mtp_targets(tokens, tensor(rows), depth, "model")
     assert found.tolist() == oracle_loss.targets(listed(tokens), rows, depth)
 
 
-@given(LAYOUTS, DEPTHS)
+@holds_for(rows=LAYOUTS, depth=DEPTHS)
 def test_targets_from_labels_shifted_along_the_row(rows: Rows, depth: int) -> None:
     tokens = tokens_of(rows)
     shifted = torch.cat([tokens[:, 1:], tokens[:, :1] + 9000], dim=1)
@@ -48,7 +48,7 @@ def test_targets_from_labels_shifted_along_the_row(rows: Rows, depth: int) -> No
     assert found.tolist() == oracle_loss.targets(listed(tokens), rows, depth)
 
 
-@given(rows_of_ids(), DEPTHS)
+@holds_for(rows=rows_of_ids(), depth=DEPTHS)
 def test_targets_from_labels_shifted_inside_documents(rows: Rows, depth: int) -> None:
     """Each document came with one token more than it shows: the last one's own target."""
     ids, tokens = tensor(rows), tokens_of(rows)
@@ -61,7 +61,7 @@ def test_targets_from_labels_shifted_inside_documents(rows: Rows, depth: int) ->
     assert torch.equal(found, expected)
 
 
-@given(LAYOUTS, SHIFTS)
+@holds_for(rows=LAYOUTS, label_shift=SHIFTS)
 def test_depth_zero_is_the_masked_labels(rows: Rows, label_shift: LabelShift) -> None:
     ids, labels = tensor(rows), tokens_of(rows)
     found = mtp_targets(labels, ids, 0, label_shift)
@@ -69,7 +69,14 @@ def test_depth_zero_is_the_masked_labels(rows: Rows, label_shift: LabelShift) ->
     assert torch.equal(found, ahead_of(masked) if label_shift == "model" else masked)
 
 
-@given(rows_of_ids(), DEPTHS, SHIFTS, st.booleans(), st.booleans(), st.data())
+@holds_for(
+    rows=rows_of_ids(),
+    depth=DEPTHS,
+    shift=SHIFTS,
+    joined=st.booleans(),
+    inside=st.booleans(),
+    data=st.data(),
+)
 def test_targets_under_policy(
     rows: Rows, depth: int, shift: LabelShift, joined: bool, inside: bool, data: st.DataObject
 ) -> None:
@@ -116,7 +123,7 @@ def test_labels_without_a_target_stay_without_and_are_not_written_to() -> None:
     assert labels.tolist() == [[10, -100, 12, 13]]
 
 
-@given(LAYOUTS, st.sampled_from(["token", "document", "sequence"]), st.data())
+@holds_for(rows=LAYOUTS, per=st.sampled_from(["token", "document", "sequence"]), data=st.data())
 def test_weights(rows: Rows, per: str, data: st.DataObject) -> None:
     size = len(rows) * len(rows[0])
     kept = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))

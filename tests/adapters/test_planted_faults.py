@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pytest
 import torch
-from hypothesis.errors import Flaky
 from torch import Tensor
 
 from neatpack.adapters import (
@@ -40,7 +39,6 @@ from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.rank_plans import RankPlan
 from neatpack.adapters.row_plans import RowPlan
 from neatpack.adapters.segments import Documents, Segments
-from neatpack.contracts.errors import PackingError
 from tests.adapters import (
     faults,
     test_kernel_arguments,
@@ -62,12 +60,9 @@ from tests.adapters import (
     test_visibility_and_masks,
     test_wire,
 )
-from tests.adapters.faults import Plant, after, before, given, held, returns, swap
-from tests.adapters.properties import property_names, run_property
-
-_CAUGHT: Final = (AssertionError, PackingError, pytest.fail.Exception, LookupError, ValueError, Flaky)
-"""A property has noticed where it fails, also where a fault that is drawn anew fails only once, or where something
-refuses or breaks."""
+from tests.adapters.faults import after, before, given, held, instead, returns, swap
+from tests.adapters.planted import Fault, cases, properties_of, require_noticed
+from tests.adapters.properties import run_property
 
 _RULES: Final = (
     test_kernel_arguments,
@@ -89,15 +84,6 @@ _RULES: Final = (
     test_visibility_and_masks,
     test_wire,
 )
-
-
-class Fault(NamedTuple):
-    """One piece of the implementation, and what stands in its place."""
-
-    name: str
-    owner: Any
-    piece: str
-    plant: Plant
 
 
 _FAULTS: Final[dict[str, list[Fault]]] = {
@@ -351,7 +337,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),
     ],
     "test_seeing_pair_by_pair_is_the_mask": [
-        Fault("padding sees padding", test_visibility_and_masks, "sees", swap(faults.padding_sees_padding)),
+        Fault("padding sees padding", test_visibility_and_masks, "sees", instead(faults.padding_sees_padding)),
     ],
     "test_an_additive_mask_says_the_same": [Fault("inverted", Tensor, "masked_fill_", faults.filled_elsewhere)],
     "test_nothing_is_seen_outside_the_squares_but_the_diagonal": [
@@ -415,14 +401,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
 """For each property, the faults that it has to notice."""
 
 
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [pytest.param(name, fault, id=f"{name}: {fault.name}") for name, planted in _FAULTS.items() for fault in planted],
-)
+@pytest.mark.parametrize(("name", "fault"), cases(_FAULTS))
 def test_a_planted_fault_is_noticed(name: str, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fault.owner, fault.piece, fault.plant(getattr(fault.owner, fault.piece)))
-    with pytest.raises(_CAUGHT):
-        run_property(name, max_examples=500)
+    require_noticed(name, fault, monkeypatch)
 
 
 @pytest.mark.parametrize("name", _FAULTS)
@@ -431,4 +412,4 @@ def test_without_a_fault_the_property_holds(name: str) -> None:
 
 
 def test_every_property_has_a_fault() -> None:
-    assert {name for rule in _RULES for name in vars(rule) if name in property_names()} == set(_FAULTS)
+    assert properties_of(*_RULES) == set(_FAULTS)

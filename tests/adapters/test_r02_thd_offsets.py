@@ -6,7 +6,6 @@ from itertools import accumulate, groupby, pairwise
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from neatpack.adapters.agreement_of_offsets import check_thd_offsets
 from neatpack.contracts.errors import EncodingError
 from tests.adapters import oracle_thd
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 
 
 def cuts_agree(rows: Rows, cuts: list[int]) -> bool:
@@ -33,7 +33,7 @@ def cuts_agree(rows: Rows, cuts: list[int]) -> bool:
     return whole and cuts[:1] == [0] and found == [run for run in runs if run[1]]
 
 
-@given(rows_of_ids(holes=False), st.data())
+@holds_for(rows=rows_of_ids(holes=False), data=st.data())
 def test_offsets_of_thd_are_compared_with_the_ids(rows: Rows, data: st.DataObject) -> None:
     ids = tensor(rows)
     total = ids.numel()
@@ -59,7 +59,7 @@ def test_offsets_of_thd_rise_up_to_what_is_unused(cuts: list[int]) -> None:
         check_thd_offsets(ids, {"cu_seqlens": torch.tensor(cuts)})
 
 
-@given(rows_of_ids(holes=False, leading=False), st.data())
+@holds_for(rows=rows_of_ids(holes=False, leading=False), data=st.data())
 def test_offsets_that_are_paired_have_each_document_in_one_column(rows: Rows, data: st.DataObject) -> None:
     real, padded = oracle_thd.thd_flat(rows)
     ids, slots = tensor(rows), torch.tensor(padded)

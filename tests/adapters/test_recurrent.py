@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 from neatpack.adapters.recurrent import (
@@ -26,9 +25,10 @@ from tests.adapters import oracle_recurrent
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import DTYPES, Rows, rows_of_ids, tensor
 from tests.adapters.oracle_runs import canonical
+from tests.adapters.properties import holds_for
 
 
-@given(rows_of_ids(), st.sampled_from(DTYPES))
+@holds_for(rows=rows_of_ids(), dtype=st.sampled_from(DTYPES))
 def test_segment_index_and_the_way_back(rows: Rows, dtype: torch.dtype) -> None:
     ids = tensor(rows, dtype)
     unused, numbered = segment_index(ids), segment_index(ids, "numbered")
@@ -48,7 +48,7 @@ def test_the_oracle_sees_planted_faults() -> None:
     assert right not in (one_based, over_rows, by_offset)
 
 
-@given(rows_of_ids(holes=True), st.sampled_from([torch.int32, torch.int64]))
+@holds_for(rows=rows_of_ids(holes=True), dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_gathered_restarts(rows: Rows, dtype: torch.dtype) -> None:
     states = gathered_states(tensor(rows), dtype)
     places, offsets = oracle_recurrent.gathered_restarts(rows)
@@ -57,7 +57,7 @@ def test_gathered_restarts(rows: Rows, dtype: torch.dtype) -> None:
     assert torch.equal(states.cu_seqlens, states.cu_seqlens_cpu)
 
 
-@given(rows_of_ids(), st.sampled_from([torch.int32, torch.int64]))
+@holds_for(rows=rows_of_ids(), dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_physical_restarts(rows: Rows, dtype: torch.dtype) -> None:
     states = physical_states(tensor(rows), "run", dtype)
     assert states.cu_seqlens.tolist() == oracle_recurrent.physical_restarts(rows)
@@ -65,7 +65,7 @@ def test_physical_restarts(rows: Rows, dtype: torch.dtype) -> None:
     assert torch.isin(states.cu_seqlens, physical_states(tensor(rows)).cu_seqlens).all()
 
 
-@given(rows_of_ids())
+@holds_for(rows=rows_of_ids())
 def test_no_segment_is_without_a_token(rows: Rows) -> None:
     for states in (gathered_states(tensor(rows)), physical_states(tensor(rows))):
         assert (states.cu_seqlens.diff() > 0).all()
@@ -80,7 +80,11 @@ def test_the_host_copy_is_a_copy() -> None:
     assert kwargs["cu_seqlens_cpu"] is states.cu_seqlens_cpu
 
 
-@given(st.lists(st.integers(-1, 3), max_size=6), st.integers(0, 1), st.sampled_from([torch.int32, torch.int64]))
+@holds_for(
+    steps=st.lists(st.integers(-1, 3), max_size=6),
+    first=st.integers(0, 1),
+    dtype=st.sampled_from([torch.int32, torch.int64]),
+)
 def test_offsets_for_fla_rise_from_zero(steps: list[int], first: int, dtype: torch.dtype) -> None:
     offsets = torch.tensor(list(accumulate(steps, initial=first)), dtype=dtype)
     states = PhysicalStates(offsets.clone(), offsets)
@@ -112,7 +116,11 @@ def test_both_copies_of_offsets_for_fla_are_of_one_kind(field: str, on_device: A
     assert caught.value.problems[0].field == field
 
 
-@given(st.lists(st.integers(0, 5), max_size=8), st.integers(0, 4), st.sampled_from([torch.int32, torch.int64]))
+@holds_for(
+    lengths=st.lists(st.integers(0, 5), max_size=8),
+    beyond=st.integers(0, 4),
+    dtype=st.sampled_from([torch.int32, torch.int64]),
+)
 def test_segment_ids_from_offsets(lengths: list[int], beyond: int, dtype: torch.dtype) -> None:
     offsets = torch.tensor([sum(lengths[:count]) for count in range(len(lengths) + 1)], dtype=dtype)
     expected = [number for number, length in enumerate([*lengths, beyond]) for _ in range(length)]

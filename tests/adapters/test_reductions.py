@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 from neatpack.adapters.reductions import reduce_by_document
@@ -14,9 +13,10 @@ from neatpack.contracts.errors import BatchError, EncodingError
 from tests.adapters import oracle_loss
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 
 
-@given(rows_of_ids(holes=True), st.sampled_from(["sum", "mean"]), st.sampled_from([(), (2,)]))
+@holds_for(rows=rows_of_ids(holes=True), reduction=st.sampled_from(["sum", "mean"]), rest=st.sampled_from([(), (2,)]))
 def test_values_per_document(rows: Rows, reduction: str, rest: tuple[int, ...]) -> None:
     ids = tensor(rows)
     values = torch.randn(*ids.shape, *rest, dtype=torch.float64)
@@ -57,7 +57,7 @@ def test_targets_of_each_document_are_counted() -> None:
     assert reduce_by_document(labels != -100, ids, "sum").tolist() == [2, 0, 1]
 
 
-@given(rows_of_ids(), st.data())
+@holds_for(rows=rows_of_ids(), data=st.data())
 def test_sums_of_integers_wrap_as_those_of_torch_and_means_never(rows: Rows, data: st.DataObject) -> None:
     ids = tensor(rows)
     big = st.sampled_from([-(2**63), -(2**62), -1, 0, 1, 2**62, 2**63 - 1]) | st.integers(-(2**63), 2**63 - 1)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 from neatpack.adapters.arguments import require_places
@@ -18,6 +17,7 @@ from tests.adapters import oracle_rows
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import DTYPES, Rows, rows_of_ids, tensor
 from tests.adapters.oracle_runs import canonical
+from tests.adapters.properties import holds_for
 
 PADDINGS = st.sampled_from(["split", "run"])
 
@@ -27,7 +27,7 @@ def offsets_are_right(rows: Rows, padding: str, found: PhysicalRows[torch.Tensor
     return found.cu_seqlens.tolist() == expected and found.max_seqlen.tolist() == longest
 
 
-@given(rows_of_ids(), PADDINGS, st.sampled_from(DTYPES))
+@holds_for(rows=rows_of_ids(), padding=PADDINGS, dtype=st.sampled_from(DTYPES))
 def test_row_offsets(rows: Rows, padding: str, dtype: torch.dtype) -> None:
     found = row_offsets(tensor(rows, dtype), padding)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert offsets_are_right(rows, padding, found)
@@ -50,14 +50,14 @@ def test_the_oracle_sees_planted_faults(offsets: list[list[int]]) -> None:
     assert not offsets_are_right(rows, "split", PhysicalRows(torch.tensor(offsets), right.max_seqlen))
 
 
-@given(rows_of_ids(), PADDINGS)
+@holds_for(rows=rows_of_ids(), padding=PADDINGS)
 def test_ids_come_back_from_row_offsets(rows: Rows, padding: str) -> None:
     ids = tensor(rows)
     found = row_offsets(ids, padding)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert document_ids_from_row_offsets(found, ids == 0).tolist() == canonical(rows)
 
 
-@given(rows_of_ids(leading=False, empty_rows=False))
+@holds_for(rows=rows_of_ids(leading=False, empty_rows=False))
 def test_ids_come_back_where_padding_is_folded_into_the_document_before_it(rows: Rows) -> None:
     ids = tensor(rows)
     starts = [
@@ -74,7 +74,7 @@ def test_ids_come_back_where_padding_is_folded_into_the_document_before_it(rows:
             document_ids_from_row_offsets(PhysicalRows(folded, below), ids == 0)
 
 
-@given(rows_of_ids(), st.data())
+@holds_for(rows=rows_of_ids(), data=st.data())
 def test_cut_along_rows_then_derived_is_derived_then_cut(rows: Rows, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(rows) - 1))
     stop = data.draw(st.integers(first + 1, len(rows)))
@@ -93,7 +93,7 @@ def test_megatron_takes_a_fixed_width() -> None:
     assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("width", 3)
 
 
-@given(rows_of_ids(leading=False, between=False))
+@holds_for(rows=rows_of_ids(leading=False, between=False))
 def test_length_matrix_and_back(rows: Rows) -> None:
     matrix = length_matrix(tensor(rows))
     assert matrix.lengths.tolist() == oracle_rows.length_matrix(rows)

@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributed.pipelining import microbatch
@@ -32,11 +31,12 @@ from neatpack.contracts.errors import BatchError, EncodingError
 from tests.adapters.cut_batches import fault, training_batch
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 
 Call = Callable[[Any], object]
 
 
-@given(rows_of_ids(), st.data())
+@holds_for(rows=rows_of_ids(), data=st.data())
 def test_a_pipeline_schedule_cuts_as_the_dimensions_say(rows: Rows, data: st.DataObject) -> None:
     contract = PackingCapabilities("document_ids", True, return_document_ids=True)
     axes = torch.arange(3 * len(rows) * len(rows[0])).view(3, len(rows), -1)
@@ -74,7 +74,7 @@ def test_what_does_not_survive_a_cut_has_no_dimension() -> None:
             pipeline_chunk_dims(training_batch([[1, 1, 2]], names=names))
 
 
-@given(rows_of_ids(), st.data())
+@holds_for(rows=rows_of_ids(), data=st.data())
 def test_microbatches_are_the_rows_and_derive_for_themselves(rows: Rows, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(rows)))
     ids = tensor(rows)
@@ -193,7 +193,7 @@ def test_one_host_read_for_a_whole_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert reads.total == 0
 
 
-@given(st.integers(1, 5), st.data())
+@holds_for(rows=st.integers(1, 5), data=st.data())
 def test_what_has_one_entry_a_row_is_cut_with_the_rows(rows: int, data: st.DataObject) -> None:
     names = [f"row {row}" for row in range(rows)]
     batch = training_batch(

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -27,14 +26,15 @@ from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters import oracle_static
 from tests.adapters.host_reads import HostReads, host_reads
 from tests.adapters.layouts import DTYPES, Rows, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 from tests.adapters.static_functions import FEWER, FUNCTIONS, WITH_HOLES, bounds_of, flattened, is_valid
 
 WITHOUT = rows_of_ids()
 
 
 @FEWER
-@given(WITH_HOLES, st.data(), st.sampled_from(DTYPES))
-def test_gathered_rows(rows: Rows, data: st.DataObject, dtype: torch.dtype) -> None:
+@holds_for(rows=WITH_HOLES, data=st.data(), dtype=st.sampled_from(DTYPES))
+def test_gathered_rows_are_those_without_bounds(rows: Rows, data: st.DataObject, dtype: torch.dtype) -> None:
     bounds = data.draw(bounds_of(rows))
     found, status = static.static_gathered_rows(tensor(rows, dtype), bounds)
     expected = gathered_rows(tensor(rows))
@@ -48,8 +48,8 @@ def test_gathered_rows(rows: Rows, data: st.DataObject, dtype: torch.dtype) -> N
 
 
 @FEWER
-@given(WITH_HOLES, st.data())
-def test_gathered_flat(rows: Rows, data: st.DataObject) -> None:
+@holds_for(rows=WITH_HOLES, data=st.data())
+def test_the_gathered_stream_is_that_without_bounds(rows: Rows, data: st.DataObject) -> None:
     bounds = data.draw(bounds_of(rows))
     found, status = static.static_gathered_flat(tensor(rows), bounds)
     expected = gathered_flat(tensor(rows))
@@ -63,8 +63,8 @@ def test_gathered_flat(rows: Rows, data: st.DataObject) -> None:
 
 
 @FEWER
-@given(WITH_HOLES, st.data())
-def test_gathered_flat_with_padding_as_its_tail(rows: Rows, data: st.DataObject) -> None:
+@holds_for(rows=WITH_HOLES, data=st.data())
+def test_the_tail_of_a_stream_holds_the_places_left_out(rows: Rows, data: st.DataObject) -> None:
     longest = oracle_static.longest(rows) + data.draw(st.integers(0, 3))
     own = cast("list[int]", gathered_flat(tensor(rows)).cu_seqlens.tolist())
     expected = [*own, *oracle_static.tail_offsets(rows, longest)]
@@ -81,8 +81,8 @@ def test_gathered_flat_with_padding_as_its_tail(rows: Rows, data: st.DataObject)
 
 
 @FEWER
-@given(WITHOUT, st.data())
-def test_physical_offsets(rows: Rows, data: st.DataObject) -> None:
+@holds_for(rows=WITHOUT, data=st.data())
+def test_physical_offsets_are_those_without_bounds(rows: Rows, data: st.DataObject) -> None:
     bounds = data.draw(bounds_of(rows))
     found, status = static.static_physical_offsets(tensor(rows), bounds)
     expected = oracle_static.physical_offsets(rows, bounds.longest)
@@ -99,8 +99,8 @@ def test_physical_offsets(rows: Rows, data: st.DataObject) -> None:
 
 
 @FEWER
-@given(rows_of_ids(leading=False), st.data())
-def test_thd_lengths(rows: Rows, data: st.DataObject) -> None:
+@holds_for(rows=rows_of_ids(leading=False), data=st.data())
+def test_lengths_are_those_without_bounds(rows: Rows, data: st.DataObject) -> None:
     bounds = data.draw(bounds_of(rows))
     found, status = static.static_thd_lengths(tensor(rows), bounds)
     expected = thd_lengths(tensor(rows))
@@ -113,16 +113,16 @@ def test_thd_lengths(rows: Rows, data: st.DataObject) -> None:
 
 
 @FEWER
-@given(WITHOUT, st.data())
-def test_segment_index(rows: Rows, data: st.DataObject) -> None:
+@holds_for(rows=WITHOUT, data=st.data())
+def test_segment_numbers_are_those_without_bounds(rows: Rows, data: st.DataObject) -> None:
     found, status = static.static_segment_index(tensor(rows), data.draw(bounds_of(rows)))
     assert is_valid(status)
     assert torch.equal(found.seq_idx, segment_index(tensor(rows)).seq_idx)
 
 
 @FEWER
-@given(WITH_HOLES, st.data(), st.integers(0, 3))
-def test_positions(rows: Rows, data: st.DataObject, start: int) -> None:
+@holds_for(rows=WITH_HOLES, data=st.data(), start=st.integers(0, 3))
+def test_positions_are_those_without_bounds(rows: Rows, data: st.DataObject, start: int) -> None:
     found, status = static.static_position_ids(tensor(rows), data.draw(bounds_of(rows)), start)
     assert is_valid(status)
     assert torch.equal(found, build_position_ids(tensor(rows), start))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 from neatpack.adapters.block_mask import build_block_mask
@@ -13,21 +12,29 @@ from neatpack.adapters.static_masks import static_block_causal_mask, static_bloc
 from neatpack.adapters.static_scan import StaticBounds
 from neatpack.contracts.errors import EncodingError
 from tests.adapters.layouts import Rows, tensor
+from tests.adapters.properties import holds_for
 from tests.adapters.static_functions import FEWER, WITH_HOLES, bounds_of, is_valid
 from tests.adapters.test_block_mask import SIZES, WINDOWS, same_tensors
 
 
 @FEWER
-@given(WITH_HOLES, st.data(), WINDOWS, st.sampled_from([torch.bool, torch.float32, torch.bfloat16, torch.float64]))
-def test_dense_masks(rows: Rows, data: st.DataObject, window: int | None, dtype: torch.dtype) -> None:
+@holds_for(
+    rows=WITH_HOLES,
+    data=st.data(),
+    window=WINDOWS,
+    dtype=st.sampled_from([torch.bool, torch.float32, torch.bfloat16, torch.float64]),
+)
+def test_dense_masks_are_those_without_bounds(
+    rows: Rows, data: st.DataObject, window: int | None, dtype: torch.dtype
+) -> None:
     found, status = static_block_causal_mask(tensor(rows), data.draw(bounds_of(rows)), dtype, window)
     assert is_valid(status)
     assert torch.equal(found, build_block_causal_mask(tensor(rows), dtype, window))
 
 
 @FEWER
-@given(WITH_HOLES, st.data(), st.booleans(), WINDOWS, SIZES)
-def test_block_masks(
+@holds_for(rows=WITH_HOLES, data=st.data(), causal=st.booleans(), window=WINDOWS, block_size=SIZES)
+def test_block_masks_are_those_without_bounds(
     rows: Rows, data: st.DataObject, causal: bool, window: int | None, block_size: int | tuple[int, int]
 ) -> None:
     bounds = data.draw(bounds_of(rows))

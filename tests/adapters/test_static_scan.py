@@ -7,18 +7,18 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.static_scan import StaticBounds, scan_static
 from neatpack.contracts.errors import EncodingError
 from tests.adapters.layouts import Rows, tensor
+from tests.adapters.properties import holds_for
 from tests.adapters.static_functions import FEWER, FUNCTIONS, WITH_HOLES, bounds_of, flattened
 
 
 @FEWER
-@given(WITH_HOLES, st.data())
+@holds_for(rows=WITH_HOLES, data=st.data())
 def test_a_scan_serves_several_encodings(rows: Rows, data: st.DataObject) -> None:
     bounds = data.draw(bounds_of(rows))
     scan = scan_static(tensor(rows), bounds)

@@ -8,7 +8,7 @@ import itertools
 from typing import cast
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from neatpack.adapters.static_status import StaticRule, raise_if_invalid
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters import oracle_static
 from tests.adapters.layouts import Rows, tensor
+from tests.adapters.properties import holds_for
 from tests.adapters.static_functions import FUNCTIONS, is_valid
 
 NUMBERS = st.sampled_from([1, 1, 2, 2, 3, 0, 0, -1])
@@ -38,7 +39,7 @@ EXPRESSED: dict[str, dict[str, bool]] = {
 
 
 @settings(max_examples=100)
-@given(MALFORMED, st.data())
+@holds_for(rows=MALFORMED, data=st.data())
 def test_the_first_fault_is_told_alike_by_all(rows: Rows, data: st.DataObject) -> None:
     documents, longest = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
     for name in EXPRESSED:
@@ -61,7 +62,7 @@ def require_first_fault(name: str, rows: Rows, documents: int, longest: int) -> 
 
 
 @settings(max_examples=100)
-@given(MALFORMED)
+@holds_for(rows=MALFORMED)
 def test_what_is_told_is_raised(rows: Rows) -> None:
     _, status = static.static_thd_lengths(tensor(rows), StaticBounds(2, 24, 4))
     expected = oracle_static.first_fault(rows, 2, 4, holes=False, leading=False)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -30,6 +29,7 @@ from tests.adapters import oracle_thd
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import DTYPES, Rows, rows_of_ids, tensor
 from tests.adapters.oracle_runs import canonical
+from tests.adapters.properties import holds_for
 
 
 def lengths_are_right(rows: Rows, found: THDLengths[Tensor]) -> bool:
@@ -45,7 +45,7 @@ def flat_is_right(rows: Rows, found: THDFlat[Tensor]) -> bool:
     )
 
 
-@given(rows_of_ids(leading=False), st.sampled_from(DTYPES))
+@holds_for(rows=rows_of_ids(leading=False), dtype=st.sampled_from(DTYPES))
 def test_lengths_and_the_way_back(rows: Rows, dtype: torch.dtype) -> None:
     found = thd_lengths(tensor(rows, dtype))
     assert lengths_are_right(rows, found)
@@ -53,7 +53,7 @@ def test_lengths_and_the_way_back(rows: Rows, dtype: torch.dtype) -> None:
     assert document_ids_from_thd_lengths(found, len(rows[0])).tolist() == canonical(rows)
 
 
-@given(rows_of_ids(leading=False))
+@holds_for(rows=rows_of_ids(leading=False))
 def test_the_stream_from_ids_and_from_lengths(rows: Rows) -> None:
     ids = tensor(rows)
     found = thd_flat(ids)
@@ -64,7 +64,7 @@ def test_the_stream_from_ids_and_from_lengths(rows: Rows) -> None:
     assert real_places(found).tolist() == [number != 0 for row in rows for number in row]
 
 
-@given(rows_of_ids(leading=False), st.data())
+@holds_for(rows=rows_of_ids(leading=False), data=st.data())
 def test_cut_along_rows_then_flattened(rows: Rows, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(rows) - 1))
     stop = data.draw(st.integers(first + 1, len(rows)))

@@ -5,17 +5,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from neatpack.adapters.workload import count_seen_keys
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
+from tests.adapters.properties import holds_for
 from tests.adapters.test_block_mask import WINDOWS, pairs
 
 
-@given(rows_of_ids(holes=True), WINDOWS, st.booleans())
+@holds_for(rows=rows_of_ids(holes=True), window=WINDOWS, causal=st.booleans())
 def test_counts_are_the_row_sums_of_the_mask(rows: Rows, window: int | None, causal: bool) -> None:
     found = count_seen_keys(tensor(rows), window=window, causal=causal)
     assert found.tolist() == pairs(rows, causal, window).sum(-1).tolist()

@@ -12,6 +12,7 @@ from neatpack.adapters.agreement import ScannedIds, scan_agreeing
 from neatpack.adapters.arguments import require_choice, require_count
 from neatpack.adapters.boundary_fields import IDS, PACKED_SEQ_IDS
 from neatpack.adapters.labels import require_label_shift
+from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.adapters.thd import padded_lengths, thd_lengths
@@ -124,12 +125,14 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
 
 
 def _scan(batch: TrainingBatch[Tensor]) -> ScannedIds:
-    """Scan the ids that attention goes by, and those as packed, in one read."""
+    """Scan the ids that attention goes by, which have no hole, and those as packed, in one read."""
     ids = {name: value for name in IDS if isinstance(value := entries(batch).get(name), Tensor)}
     if not ids:
         raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
     first = next(iter(ids))
-    return scan_agreeing(ids[first], ids, field=first, position_policy="sequence")
+    scanned = scan_agreeing(ids[first], ids, field=first, position_policy="sequence")
+    require_no_holes(scanned.attention, first)
+    return scanned
 
 
 def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) -> Integers:

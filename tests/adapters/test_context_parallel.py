@@ -104,6 +104,12 @@ def test_a_target_that_policy_took_out_is_none_in_any_part() -> None:
     assert [part["labels"].tolist() for part in parts] == [[[2, 3]], [[-100, -100]]]
 
 
+def test_a_hole_is_told_of_the_ids_that_have_it() -> None:
+    batch = training_batch([[1, 1, 0, 2]], attention_document_ids=tensor([[1, 1, 0, 1]]))
+    with pytest.raises(DocumentIdsError, match=r"attention_document_ids\[row 0, position 2\] = 0: a hole"):
+        shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
+
+
 def test_ids_that_contradict_one_another_are_refused() -> None:
     batch = training_batch([[1, 1, 2, 2]], _packed_seq_ids=tensor([[1, 2, 2, 2]]))
     with pytest.raises(EncodingError, match="document_ids"):

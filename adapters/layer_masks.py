@@ -28,8 +28,8 @@ class LayerView:
 
     Attributes:
         window: how many places, its own included; None for no limit.
-        chunk: places of the chunks into which a document is cut from its start, and in which attention stays; None
-            for none.
+        chunk: places of the chunks into which a document is cut from its first token that may be seen, and in which
+            attention stays; None for none.
 
     Raises:
         EncodingError: one is no positive int.

@@ -57,6 +57,8 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
 def tokens_remaining(document_ids: Tensor | Segments) -> Tensor:
     """Count the tokens that come after each one in its document; a hole counts as the token it was, padding has 0.
 
+    Give structural ids: attention ids lack the tokens that policy excluded before or after all others of a document.
+
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
 

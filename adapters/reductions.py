@@ -30,8 +30,9 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
 
     Returns:
         `[documents, ...]`, rows in order and documents in row order, as `document_keys[document_keys >= 0]` names
-        them. Floating point stays as wide and is at least float32; integers and bools sum in int64, where a sum past it
-        wraps as torch's do, and their mean is float64.
+        them; attention ids have no entry for a document that policy took out as a whole. Floating point stays as wide
+        and is at least float32; integers and bools sum in int64, where a sum past it wraps as torch's do, and their
+        mean is float64.
 
     Raises:
         DocumentIdsError: the ids are malformed.

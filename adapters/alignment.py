@@ -72,7 +72,7 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     Raises:
         BatchError: there are no ids, an entry cannot move with the tokens, or `pad_token_id` is no int.
         DocumentIdsError: the ids are malformed, or have a hole.
-        EncodingError: the multiple is no positive int.
+        EncodingError: the multiple is no positive int, or makes more places than int32 counts.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 1, 2, 0]])
@@ -102,7 +102,7 @@ def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int =
 
     Raises:
         BatchError: an entry cannot move with the tokens, or `pad_token_id` is no int.
-        EncodingError: the multiple is no positive int.
+        EncodingError: the multiple is no positive int, or makes more places than int32 counts.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 2]])
@@ -112,7 +112,9 @@ def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int =
     """
     require_pad_token(pad_token_id, BatchError)
     rows, sequence = batch_shape(batch)
-    places = torch.arange(aligned_length(sequence, multiple), device=batch["input_ids"].device)
+    aligned = aligned_length(sequence, multiple)
+    _require_countable(rows, aligned, multiple)
+    places = torch.arange(aligned, device=batch["input_ids"].device)
     return move_tokens(batch, places.where(places < sequence, -1).expand(rows, -1), pad_token_id=pad_token_id)
 
 
@@ -125,10 +127,7 @@ def _padded_places(segments: Segments, multiple: int) -> np.ndarray[tuple[int, i
     heads = np.arange(ends.size) - documents.ranks
     begins = ends - padded - (ends - padded)[heads]
     sequence = max(int((begins + padded).max(initial=0)), multiple)
-    if segments.batch * sequence > INT32_MAX:
-        message = f"padded rows have more places than int32 offsets can count, {INT32_MAX}"
-        remedy = "Give a smaller multiple, or cut the batch along its rows."
-        raise EncodingError(Problem("multiple", message, "value", value=multiple, remedy=remedy))
+    _require_countable(segments.batch, sequence, multiple)
     within = np.arange(int(documents.lengths.sum()))
     within -= np.repeat(np.cumsum(documents.lengths) - documents.lengths, documents.lengths)
     targets = np.repeat(documents.rows * sequence + begins, documents.lengths) + within
@@ -136,3 +135,10 @@ def _padded_places(segments: Segments, multiple: int) -> np.ndarray[tuple[int, i
     origins = documents.starts - documents.rows * segments.sequence
     np.put(places, targets, np.repeat(origins, documents.lengths) + within)
     return places
+
+
+def _require_countable(batch: int, sequence: int, multiple: int) -> None:
+    if batch * sequence > INT32_MAX:
+        message = f"padded rows have more places than int32 offsets can count, {INT32_MAX}"
+        remedy = "Give a smaller multiple, or cut the batch along its rows."
+        raise EncodingError(Problem("multiple", message, "value", value=multiple, remedy=remedy))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from neatpack.adapters.rank_plans import RankPlan, Remainder, require_remainder,
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
+
+MOST_STEP_ROWS: Final = 2**24
+"""So many rows all ranks may take together in one step."""
 
 _Costs = npt.NDArray[np.float64]
 
@@ -121,6 +124,10 @@ def _deal(
 ) -> RankPlan:
     """Deal some rows of a plan, after what does not fill a step was seen to."""
     step = shape[0] * shape[1]
+    if step > MOST_STEP_ROWS:
+        message = f"takes {step} rows in a step, {shape[1]} a rank: more than {MOST_STEP_ROWS}"
+        remedy = "Give the size of the group, and the rows of a rank in one step."
+        raise PlanError(Problem("ranks", message, "value", value=shape[0], remedy=remedy))
     carried: Integers = rows[:0]
     missing = -rows.size % step
     if remainder == "carry":

@@ -101,6 +101,14 @@ def test_rows_planned_with_lengths_rounded_up_do_not_outgrow_the_plan(
     assert all(torch.equal(one, other) for one, other in zip(again, documents, strict=True))
 
 
+@pytest.mark.parametrize("pad", [pad_documents, pad_rows])
+def test_rows_do_not_grow_past_what_int32_counts(pad: Any) -> None:
+    batch = training_batch([[1, 1, 2], [3, 0, 0]])
+    for multiple in (2**30, 2**31 - 1):
+        with pytest.raises(EncodingError, match=rf"^multiple = {multiple}: padded rows have more places than int32"):
+            pad(batch, multiple)
+
+
 def test_rows_planned_with_real_lengths_may_outgrow_the_plan() -> None:
     documents = [torch.ones(length, dtype=torch.int64) for length in (3, 3, 2)]
     batch = collate_documents(documents, plan_rows([3, 3, 2], 8))

@@ -249,6 +249,15 @@ def test_too_few_pieces_are_refused_where_no_row_may_be_empty() -> None:
     assert len(balance_rows(plan, 3, cost=_COST).rows) == 3
 
 
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_steps_of_more_rows_than_memory_holds_are_refused(remainder: Remainder) -> None:
+    plan = plan_rows([3, 3, 3], 6)
+    with pytest.raises(PlanError, match=r"^ranks = 2147483647: takes 6442450941 rows in a step, 3 a rank"):
+        balance_rows(plan, INT32_MAX, cost=_COST, rows_per_rank=3, remainder=remainder)
+    with pytest.raises(PlanError, match=r"^ranks = 3: takes 6442450941 rows in a step"):
+        resume_rows(balance_rows(plan, 3, cost=_COST).state(0), rows_per_rank=INT32_MAX, remainder=remainder)
+
+
 @pytest.mark.parametrize(("lengths", "ranks", "loads"), [([1] * 24, 4, [6] * 4), ([4, 4, 4, 2, 2], 4, [4] * 4)])
 def test_spread_rows_are_evened_out(lengths: list[int], ranks: int, loads: list[int]) -> None:
     plan = balance_rows(plan_rows(lengths, 8), ranks, cost=_COST)

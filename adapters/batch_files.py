@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neatpack.adapters.arguments import tensor_problems
 from neatpack.adapters.segments import to_tensor
 from neatpack.contracts.errors import BatchFileError, Problem, ProblemKind
 
@@ -59,8 +60,7 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
         raise _error(path, f"is no path of a file ({error.strerror})", "value", "Check the path.") from error
     if missing:
         raise _error(path, "there is no such file", "missing", "Check the path.")
-    entries = _mapping(path, read(path))
-    return {str(name): _entry(path, str(name), value) for name, value in entries.items()}
+    return {name: _entry(path, name, value) for name, value in _mapping(path, read(path)).items()}
 
 
 def _path(path: object) -> Path:
@@ -118,14 +118,32 @@ def _read_numpy(path: Path) -> object:
 def _read_json(path: Path) -> object:
     try:
         content = cast("object", json.loads(path.read_text(encoding="utf-8")))
-        if not isinstance(content, dict):
-            return content
-        entries = cast("dict[str, object]", content)
-        arrays = {name: np.array(cast("object", value)) for name, value in entries.items() if isinstance(value, list)}
-        return {**entries, **arrays}
     except (ValueError, OSError, RecursionError) as error:
-        remedy = "Save an object of nested lists, with rows of equal length."
+        remedy = "Save an object of nested lists, numbers and strings."
         raise _error(path, f"is no JSON of a batch ({error})", "value", remedy) from error
+    if not isinstance(content, dict):
+        return content
+    entries = cast("dict[str, object]", content)
+    return {
+        name: value if not isinstance(value, list) else _from_lists(path, name, cast("object", value))
+        for name, value in entries.items()
+    }
+
+
+def _from_lists(path: Path, name: str, lists: object) -> npt.NDArray[Any]:
+    """Make an array of nested lists; numpy would also take bools for ints, and round ints that it has no type for."""
+    try:
+        array: npt.NDArray[Any] = np.array(lists)
+    except ValueError as error:
+        remedy = "Save nested lists, with rows of equal length."
+        raise _error(path, f"{name} is no array ({error})", "shape", remedy) from error
+    leaves = cast("list[object]", np.array(lists, object).ravel().tolist())
+    kinds = set(map(type, leaves))
+    if bool in kinds and kinds != {bool}:
+        raise _error(path, f"{name} holds bools beside others", "type", "Save lists of one kind.")
+    if kinds == {int} and array.dtype.kind == "f":
+        raise _error(path, f"{name} holds ints that no tensor holds together", "value", "Save ints of 64 bits.")
+    return array
 
 
 _READERS: Final[Mapping[str, Callable[[Path], object]]] = {
@@ -137,11 +155,14 @@ _READERS: Final[Mapping[str, Callable[[Path], object]]] = {
 }
 
 
-def _mapping(path: Path, content: object) -> Mapping[object, object]:
+def _mapping(path: Path, content: object) -> Mapping[str, object]:
+    remedy = "Save one mapping from field names to tensors."
     if not isinstance(content, Mapping) or not content:
-        remedy = "Save one mapping from field names to tensors."
         raise _error(path, "must hold a mapping with entries", "type", remedy)
-    return cast("Mapping[object, object]", content)
+    for name in cast("Mapping[object, object]", content):
+        if not isinstance(name, str):
+            raise _error(path, f"calls an entry {name!r}, which is no str", "type", remedy)
+    return cast("Mapping[str, object]", content)
 
 
 def _entry(path: Path, name: str, value: object) -> BatchEntry:
@@ -149,8 +170,9 @@ def _entry(path: Path, name: str, value: object) -> BatchEntry:
         value = _from_array(path, name, cast("npt.NDArray[Any]", value))
     if isinstance(value, bool) or not isinstance(value, (Tensor, int, str)):
         raise _error(path, f"{name} is of type {type(value).__name__}", "type", _ENTRIES)
-    if isinstance(value, Tensor) and value.layout is not torch.strided:
-        raise _error(path, f"{name} is a {value.layout} tensor", "type", "Save dense tensors.")
+    problems = tensor_problems(value, name) if isinstance(value, Tensor) else []
+    if problems:
+        raise _error(path, f"{name} {problems[0].message}", problems[0].kind, problems[0].remedy)
     return value
 
 

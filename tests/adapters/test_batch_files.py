@@ -159,6 +159,35 @@ def test_what_is_no_batch_is_refused(content: object, tmp_path: Path) -> None:
         load_batch(tmp_path / "batch.json")
 
 
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ([[1, True]], "holds bools beside others"),
+        ([[0.5, False]], "holds bools beside others"),
+        ([-1, 2**63], "holds ints that no tensor holds together"),
+        ([[1, 2], [1]], "is no array"),
+    ],
+)
+def test_lists_are_not_converted(lists: object, said: str, tmp_path: Path) -> None:
+    (tmp_path / "batch.json").write_text(json.dumps({"padding_mask": [[True, False]], "document_ids": lists}))
+    with pytest.raises(BatchFileError, match=rf"batch\.json: document_ids {said}"):
+        load_batch(tmp_path / "batch.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"1": _IDS, 1: _IDS}, "calls an entry 1, which is no str"),
+        ({"ids": torch.ones(1, device="meta")}, "ids is a meta tensor, without data"),
+        ({"ids": _IDS.to_sparse()}, "ids must be a dense tensor"),
+    ],
+)
+def test_what_cannot_be_told_apart_or_read_is_named(content: object, said: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "batch.pt")
+    with pytest.raises(BatchFileError, match=said):
+        load_batch(tmp_path / "batch.pt")
+
+
 @pytest.mark.parametrize("content", [[_IDS], {"document_ids": [_IDS]}, {"document_ids": _IDS.to_sparse()}, {}])
 def test_a_saved_object_that_is_no_batch_is_refused(content: object, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "batch.pt")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -113,7 +114,7 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
             ends so, hold -100 there, `padding_mask` True, the others 0.
 
     Returns:
-        A new batch with new tensors; entries that are no tensors stay as they are.
+        A new batch with new tensors; entries of your own that are no tensors, nor arrays per token, stay as they are.
 
     Raises:
         BatchError: an entry is neither per token nor known to stay, so that it cannot be moved; `places` are not
@@ -169,7 +170,7 @@ def require_movable(batch: TrainingBatch[Tensor]) -> None:
     problems = [
         problem
         for name, value in entries(batch).items()
-        if name in DERIVED_FIELDS or (isinstance(value, Tensor) and name not in _PER_DOCUMENT)
+        if _speaks_of_tokens(name, value, shape)
         for problem in _movable_problems(name, value, shape, batch["input_ids"].device)
     ]
     if problems:
@@ -206,9 +207,20 @@ def holds(dtype: torch.dtype, number: int) -> bool:
     return limits.min <= number <= limits.max
 
 
+def _speaks_of_tokens(name: str, value: object, shape: tuple[int, int]) -> bool:
+    """Tell whether an entry cannot stay as it is while the tokens move."""
+    if name in DERIVED_FIELDS:
+        return True
+    if isinstance(value, Tensor):
+        return name not in _PER_DOCUMENT
+    if isinstance(value, np.ndarray) and cast("npt.NDArray[Any]", value).shape[:2] == shape:
+        return True
+    return value is not None and name in _RULES and bool(_RULES[name].axes)
+
+
 def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:
     """List what keeps an entry from moving with the tokens."""
-    if isinstance(value, Tensor) and not is_dense(value):
+    if not is_dense(value) or (not isinstance(value, Tensor) and name not in _NOT_MOVED):
         return tensor_problems(value, name)
     if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]

@@ -400,6 +400,33 @@ def test_what_does_not_move_with_the_tokens_says_why(name: str, message: str) ->
     assert caught.value.problems[0].message.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("labels", [[1, 2, 3, 4]], "must be a torch.Tensor"),
+        ("padding_mask", _batch()["padding_mask"].numpy(), "must be a torch.Tensor"),
+        ("document_keys", [[0, 1]], "must be a torch.Tensor"),
+        ("rewards", np.ones(_batch()["labels"].shape), "must be a torch.Tensor"),
+        ("attention_mask", {"full_attention": torch.ones(1, 1, 4, 4)}, "is derived from the ids"),
+    ],
+)
+def test_what_is_no_tensor_is_not_left_where_tokens_move(name: str, value: object, message: str) -> None:
+    batch: Any = {**_batch(), name: value}
+    moves: list[Callable[[], object]] = [
+        lambda: take_places(batch, _PLACES),
+        lambda: pad_documents(batch, 2),
+        lambda: pad_rows(batch, 8),
+    ]
+    for move in moves:
+        with pytest.raises(PackingError) as caught:
+            move()
+        assert (caught.value.problems[0].field, caught.value.problems[0].message[: len(message)]) == (name, message)
+    kept: dict[str, Any] = {"names": ["a"], "rewards": np.ones(1), "labels": None}
+    brought: Any = {**_batch(), **kept}
+    moved: Any = take_places(brought, _PLACES)
+    assert [moved[each] is entry for each, entry in kept.items()] == [True] * 3
+
+
 @pytest.mark.parametrize("name", ["document_ids", "labels"])
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
 def test_a_dtype_that_does_not_move_is_refused(name: Any, dtype: torch.dtype) -> None:

@@ -125,7 +125,8 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
     # Within a document, position minus place is constant, also across a hole.
     origins = positions[kept].astype(np.int64) - places
     opens = np.ones(rows.size, np.bool_)
-    opens[1:] = (rows[1:] != rows[:-1]) | (origins[1:] != origins[:-1])
+    opens[1:] = origins[1:] != origins[:-1]
+    # Counted from the first of each row, which may go on counting the last of the row before it.
     documents = np.cumsum(opens)
     before = np.zeros(position_ids.shape[0], np.int64)
     heads = np.flatnonzero(np.diff(rows, prepend=-1))

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple, cast, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from neatpack.adapters.arguments import (
     INT32_MAX,
-    INT64_MAX,
-    int_remedy,
-    is_count,
-    is_integer,
     require_choice,
     require_count,
-    require_list,
 )
 from neatpack.adapters.best_fit import best_fit, radix_order
 from neatpack.adapters.first_fit import first_fit
+from neatpack.adapters.planned_lengths import planned_lengths
 from neatpack.adapters.row_plans import Piece, RowPlan
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
@@ -36,9 +30,6 @@ Overlong = Literal["refuse", "split", "truncate"]
 """What becomes of a document that is longer than a row: an error, several pieces, or its first tokens alone."""
 
 OVERLONG_CHOICES: Final[tuple[Overlong, ...]] = get_args(Overlong)
-
-_EMPTY_REMEDY: Final = "Leave empty documents out."
-_TYPE_REMEDY: Final = "Give ints: [len(tokens) for tokens in documents]."
 
 
 def plan_rows(
@@ -79,7 +70,10 @@ def plan_rows(
     """
     capacity, most = require_row_limits(capacity, overlong, documents_per_row)
     require_choice(method, PACKING_METHODS, "method", error=PlanError)
-    counts = _length_array(lengths)
+    counts = planned_lengths(lengths)
+    if not counts.size:
+        remedy = "Give at least one."
+        raise PlanError(Problem("lengths", "there is no document", "shape", value=0, remedy=remedy))
     kept = counts if overlong == "split" else np.minimum(counts, capacity)
     require_countable(kept, capacity)
     long = np.flatnonzero(kept < counts)
@@ -172,55 +166,6 @@ def _row_ends(ends: Integers, capacity: int, most: int) -> Integers:
         end = min(end + capacity, listed[last])
         found.append(end)
     return np.array(found, np.int64)
-
-
-def _length_array(lengths: Sequence[int]) -> Integers:
-    """Give lengths as an array of their own.
-
-    Raises:
-        PlanError: with each that is no positive int.
-    """
-    remedy = "Give a list: [len(tokens) for tokens in documents]."
-    require_list(lengths, "lengths", remedy, error=PlanError)
-    if len(lengths) == 0:
-        remedy = "Give at least one."
-        raise PlanError(Problem("lengths", "there is no document", "shape", value=0, remedy=remedy))
-    given = cast("object", lengths)
-    counts: Integers | None = None
-    if isinstance(given, np.ndarray):
-        counts = _array_of(cast("npt.NDArray[Any]", given))
-    elif set(map(type, lengths)) == {int}:
-        counts = _array_of_ints(lengths)
-    if counts is not None and counts.min() > 0:
-        return counts
-    problems = [
-        _length_problem(document, length)
-        for document, length in enumerate(lengths)
-        if not is_count(length) or not 0 < length <= INT64_MAX
-    ]
-    if problems:
-        raise PlanError(*problems)
-    return np.array([int(length) for length in lengths], np.int64)
-
-
-def _array_of(lengths: npt.NDArray[Any]) -> Integers | None:
-    """Copy an array of integers; None where it is none."""
-    return lengths.astype(np.int64) if lengths.ndim == 1 and lengths.dtype.kind == "i" else None
-
-
-def _array_of_ints(lengths: Sequence[int]) -> Integers | None:
-    """Make an array of nothing but ints, fast; None where int64 does not hold them."""
-    try:
-        # From bytes, an array would take memory and not numbers.
-        return np.frombuffer(array("q", lengths if isinstance(lengths, list) else list(lengths)), np.int64)
-    except OverflowError:
-        return None
-
-
-def _length_problem(document: int, length: object) -> Problem:
-    whole = is_integer(length)
-    found, remedy = (length, _EMPTY_REMEDY) if whole else (repr(length), int_remedy(length, _TYPE_REMEDY))
-    return Problem("lengths", "must be a positive int", "value", value=found, remedy=remedy, document=document)
 
 
 def long_problem(document: int, length: int, capacity: int) -> Problem:

@@ -13,7 +13,6 @@ from typing_extensions import TypeIs
 
 from neatpack.adapters.arguments import (
     INT64_MAX,
-    int_remedy,
     is_count,
     require_count,
     require_instance,
@@ -22,6 +21,7 @@ from neatpack.adapters.arguments import (
     shown,
 )
 from neatpack.adapters.plan_states import STATE_REMEDY, read_numbers, read_state
+from neatpack.adapters.planned_lengths import planned_lengths
 from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
@@ -117,7 +117,7 @@ class RowPlan:
             >>> RowPlan.from_rows([[Piece(0, 0, 4)], [Piece(0, 4, 6), 1]], lengths=[6, 1], capacity=4).split
             (0,)
         """
-        counts = _numbers(lengths, "lengths")
+        counts = planned_lengths(lengths)
         require_list(rows, "rows", _LIST_REMEDY, error=PlanError)
         require_list(dropped, "dropped", _LIST_REMEDY, error=PlanError)
         pieces: list[Piece] = []
@@ -253,17 +253,6 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
     view: Integers = array.astype(np.int64, copy=False)[:]
     view.flags.writeable = False
     return view
-
-
-def _numbers(lengths: Sequence[int], field: str) -> Integers:
-    require_list(lengths, field, _LIST_REMEDY, error=PlanError)
-    for index, length in enumerate(lengths):
-        if not is_count(length) or not 0 < length <= INT64_MAX:
-            remedy = int_remedy(length, "Leave empty documents out.")
-            raise PlanError(
-                Problem(field, "must be a positive int", "value", value=length, document=index, remedy=remedy)
-            )
-    return np.array([int(length) for length in lengths], np.int64)
 
 
 def _is_piece(item: object) -> TypeIs[Piece]:

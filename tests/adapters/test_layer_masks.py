@@ -53,6 +53,14 @@ def test_each_type_of_layer_gets_the_mask_of_its_view(ids: Tensor, full: LayerVi
     assert (masks["a"] is masks["b"]) == (full == sliding)
 
 
+def test_what_is_blocked_is_the_same_in_all_masks() -> None:
+    views = {"full": LayerView(), "sliding": LayerView(window=2)}
+    for name, mask in build_layer_masks(_IDS, views, torch.float32, blocked=-math.inf).items():
+        visible = build_block_causal_mask(_IDS, window=views[name].window)
+        assert torch.equal(mask == 0, visible)
+        assert torch.equal(mask == -math.inf, ~visible)
+
+
 @given(ids=attention_document_ids(max_batch=2, max_sequence=8), chunk=st.integers(1, 4), window=st.integers(1, 4))
 def test_a_chunk_and_a_window_count_from_the_document_so_that_alone_it_is_the_same(
     ids: Tensor, chunk: int, window: int

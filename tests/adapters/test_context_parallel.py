@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.alignment import document_multiple, pad_documents
+from neatpack.adapters.collation import collate_documents
 from neatpack.adapters.context_parallel import CONTEXT_LAYOUTS, ContextLayout, context_places, shard_tokens
 from neatpack.adapters.loss import mtp_targets
+from neatpack.adapters.planning import plan_rows
 from neatpack.adapters.thd import thd_lengths
-from neatpack.contracts.batch import TrainingBatch
+from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError
 from tests.adapters import oracle_slicing
 from tests.adapters.cut_batches import fault, training_batch
@@ -73,6 +75,37 @@ def test_parts_make_up_the_batch(rows: Rows, layout: str, ranks: int) -> None:
         expected = (first != 0) & (first == before) & (shard.places[:, :1] > 0)
         assert torch.equal(shard.continues, expected.squeeze(1))
     assert all(torch.equal(rebuilt[name], cast("Tensor", whole[name])) for name in rebuilt)
+
+
+@holds_for(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    ranks=st.integers(1, 3),
+    layout=st.sampled_from(CONTEXT_LAYOUTS),
+    shift=st.sampled_from(LABEL_SHIFTS),
+    depth=st.integers(0, 3),
+)
+def test_parts_train_what_each_document_trains_alone(
+    lengths: list[int], ranks: int, layout: ContextLayout, shift: LabelShift, depth: int
+) -> None:
+    """Every token has a number of its own, and the one after the last of a document is its own last target."""
+    documents = [list(range(100 * number, 100 * number + length)) for number, length in enumerate(lengths, 1)]
+    batch = collate_documents([torch.tensor(each) for each in documents], plan_rows(lengths, 9))
+    if shift != "model":
+        batch["labels"] = batch["input_ids"].roll(-1, 1)
+    if shift == "document":
+        batch["labels"] = torch.where(batch["padding_mask"], 7, batch["input_ids"] + 1)
+    batch = pad_documents(batch, document_multiple(ranks), pad_token_id=7)
+    entries = cast("dict[str, Tensor]", batch)
+    entries["ahead"] = mtp_targets(batch["labels"], entries["document_ids"], depth, shift)
+    found: dict[str, list[tuple[int, int]]] = {"labels": [], "ahead": []}
+    for rank in range(ranks):
+        part = cast("dict[str, Tensor]", shard_tokens(batch, rank, ranks, layout, label_shift=shift).batch)
+        for name, pairs in found.items():
+            both = torch.stack([part["input_ids"], part[name]], dim=-1).flatten(0, 1)
+            pairs += [(token, target) for token, target in listed(both) if target != -100]
+    for name, distance in (("labels", 1), ("ahead", depth + 1)):
+        known = [(token, each[-1] + (shift == "document")) for each in documents for token in each]
+        assert sorted(found[name]) == [(token, token + distance) for token, last in known if token + distance <= last]
 
 
 def test_labels_are_shifted_before_the_cut() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -659,3 +659,22 @@ def without_the_last_segment(found: Any) -> Any:
 def one_multiple_more(original: Callable[..., Any], segments: Segments, multiple: int) -> Any:
     """Pad each document to one place more."""
     return original(segments, multiple + 1)
+
+
+def first_of(first: object, *_others: object) -> object:
+    """Give what was given first."""
+    return first
+
+
+def bools_as_ints(original: Callable[..., Any]) -> Callable[..., object]:
+    """Read a list of a state in which a bool stands where an int belongs."""
+
+    def as_ints(value: object) -> object:
+        if isinstance(value, list):
+            return [as_ints(each) for each in cast("list[object]", value)]
+        return int(value) if isinstance(value, bool) else value
+
+    def planted(entries: dict[str, object], name: str, **shape: object) -> object:
+        return original({name: as_ints(entries[name])}, name, **shape)
+
+    return planted

@@ -24,8 +24,10 @@ from neatpack.adapters import (
     loader_contract,
     masks,
     physical,
+    plan_states,
     planning,
     positions,
+    row_plans,
     row_streams,
     segments,
     spans,
@@ -44,6 +46,7 @@ from tests.adapters import (
     test_kernel_arguments,
     test_layer_masks,
     test_loader_contract,
+    test_plan_states,
     test_r01_ids,
     test_r02_agreement,
     test_r02_corruptions,
@@ -68,6 +71,7 @@ _RULES: Final = (
     test_kernel_arguments,
     test_layer_masks,
     test_loader_contract,
+    test_plan_states,
     test_r01_ids,
     test_r02_agreement,
     test_r02_corruptions,
@@ -383,6 +387,13 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_capabilities_cross_the_wire_and_come_back": [
         Fault(f"{field} is lost", wire.WireCapabilities, "to_core", after(faults.capabilities_without(field)))
         for field in ("uses_native_fa4", "return_document_ids", "max_sequence_length", "position_policy")
+    ],
+    "test_a_value_of_another_type_is_named": [Fault("bools are ints", row_plans, "read_numbers", faults.bools_as_ints)],
+    "test_keys_that_are_missing_or_unknown_are_named": [
+        Fault("any keys will do", plan_states, "read_entries", swap(faults.first_of)),
+    ],
+    "test_a_state_of_another_kind_is_named_with_what_reads_it": [
+        Fault("no class has a reader", plan_states, "get_args", returns(())),
     ],
     "test_options_cross_the_wire_and_come_back": [
         Fault("defaults come back", wire.WirePackingOptions, "to_core", after(faults.default_options)),

@@ -62,6 +62,7 @@ def flash_varlen_kwargs(
         EncodingError: no such `padding`, or a `longest_padding` that is no positive int or comes with "run".
 
     Example:
+        >>> import torch
         >>> kwargs = flash_varlen_kwargs(torch.tensor([[1, 1, 2, 0, 0, 0]]))
         >>> kwargs["cu_seq_lens_q"].tolist(), kwargs["max_length_q"]
         ([0, 2, 3, 5, 6], 2)
@@ -96,6 +97,7 @@ def physical_offsets(
         EncodingError: as `flash_varlen_kwargs`.
 
     Example:
+        >>> import torch
         >>> physical_offsets(torch.tensor([[2, 2], [2, 0]])).cu_seqlens
         tensor([0, 2, 3, 4], dtype=torch.int32)
         >>> physical_offsets(torch.tensor([[2, 2, 2, 0, 0]]), longest_padding=1).cu_seqlens
@@ -144,6 +146,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
             position does not tell its length.
 
     Example:
+        >>> import torch
         >>> flat = physical_offsets_from_positions(torch.tensor([[0, 1, 2, 0], [5, 6, 0, 1]]))
         >>> flat.cu_seqlens, flat.max_seqlen
         (tensor([0, 3, 4, 6, 8], dtype=torch.int32), 3)
@@ -196,6 +199,7 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
             segment mixes documents with padding or rows or is longer than `max_length_q` or `max_length_k`.
 
     Example:
+        >>> import torch
         >>> ids = torch.tensor([[1, 1, 2, 0, 0, 0]])
         >>> document_ids_from_flash_varlen(flash_varlen_kwargs(ids), ids == 0)
         tensor([[1, 1, 2, 0, 0, 0]])

@@ -34,6 +34,7 @@ def row_offsets(
         EncodingError: no such `padding`, or a row has more segments than `width` can tell.
 
     Example:
+        >>> import torch
         >>> rows = row_offsets(torch.tensor([[1, 1, 2, 0], [1, 1, 1, 1]]))
         >>> rows.cu_seqlens, rows.max_seqlen
         (tensor([[0, 2, 3, 4],
@@ -70,6 +71,7 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
             less than the tokens of a document.
 
     Example:
+        >>> import torch
         >>> ids = torch.tensor([[1, 1, 2, 0]])
         >>> document_ids_from_row_offsets(row_offsets(ids), ids == 0)
         tensor([[1, 1, 2, 0]])

@@ -27,6 +27,7 @@ def count_seen_keys(document_ids: Tensor | Segments, *, window: int | None = Non
         EncodingError: the window is not a positive int, or `causal` no bool.
 
     Example:
+        >>> import torch
         >>> count_seen_keys(torch.tensor([[1, 1, 1, 2, 0]]), window=2)
         tensor([[1, 2, 2, 1, 1]])
     """

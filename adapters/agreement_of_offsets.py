@@ -24,24 +24,24 @@ def check_flash(segments: Segments, given: Mapping[str, object], arrays: Mapping
     if not _is_given(given, FLASH_FIELDS):
         return
     _require_all(given, FLASH_FIELDS)
-    _refuse_holes("cu_seq_lens_q", segments)
+    name, offsets = "cu_seq_lens_q", arrays["cu_seq_lens_q"]
+    _refuse_holes(name, segments)
     documents, places = segments.documents, segments.batch * segments.sequence
-    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
-        offsets = arrays[name]
-        position = wrong_offset(offsets, places)
-        if position is not None:
-            message, value = f"must rise from 0 to batch * sequence = {places}", next(iter(offsets[position:]), None)
-            raise disagreement(name, message, "disagreement", value, position=position)
-        cuts = np.unique(offsets)
-        before = np.searchsorted(cuts, documents.starts, side="right")
-        wrong = np.zeros(places, np.bool_)
-        wrong[documents.starts] = (cuts[before - 1] != documents.starts) | (cuts[before] != documents.ends)
-        wrong = np.reshape(wrong, (segments.batch, segments.sequence))
-        raise_first(name, wrong, None, "has no segment that is exactly the document that begins here")
-    if not np.array_equal(arrays["cu_seq_lens_q"], arrays["cu_seq_lens_k"]):
-        raise disagreement("cu_seq_lens_k", "differs from cu_seq_lens_q", "disagreement")
+    position = wrong_offset(offsets, places)
+    if position is not None:
+        message, value = f"must rise from 0 to batch * sequence = {places}", next(iter(offsets[position:]), None)
+        raise disagreement(name, message, "disagreement", value, position=position)
+    cuts = np.unique(offsets)
+    before = np.searchsorted(cuts, documents.starts, side="right")
+    wrong = np.zeros(places, np.bool_)
+    wrong[documents.starts] = (cuts[before - 1] != documents.starts) | (cuts[before] != documents.ends)
+    wrong = np.reshape(wrong, (segments.batch, segments.sequence))
+    raise_first(name, wrong, None, "has no segment that is exactly the document that begins here")
+    if not np.array_equal(offsets, arrays["cu_seq_lens_k"]):
+        raise disagreement("cu_seq_lens_k", f"differs from {name}", "disagreement")
+    longest = int(np.diff(offsets).max())
     for name in ("max_length_q", "max_length_k"):
-        _check_longest(name, given[name], int(np.diff(arrays["cu_seq_lens_" + name[-1]]).max()))
+        _check_longest(name, given[name], longest)
 
 
 def check_metadata(segments: Segments, given: Mapping[str, object], arrays: Mapping[str, Array]) -> None:

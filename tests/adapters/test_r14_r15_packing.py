@@ -246,6 +246,12 @@ def test_unpacking_leaves_holes_and_padding_out(ids: Tensor) -> None:
     assert [listed(each) for each in unpack(values, ids)] == expected
 
 
+def test_a_hole_in_a_piece_counts_where_the_next_piece_begins() -> None:
+    ids, keys = torch.tensor([[1, 0, 1], [1, 1, 0]]), torch.tensor([[0], [0]])
+    found = unpack(torch.arange(6).view(2, 3), ids, keys, torch.tensor([[0], [3]]))
+    assert [listed(each) for each in found] == [[0, 2, 3, 4]]
+
+
 def test_what_is_unpacked_keeps_its_gradient() -> None:
     values = torch.ones(1, 4, 2, requires_grad=True)
     total = torch.cat(unpack(values, torch.tensor([[1, 0, 1, 2]]))).sum()

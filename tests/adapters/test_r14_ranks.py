@@ -85,6 +85,7 @@ def test_ranks_share_every_token_and_take_as_many_rows(lengths: list[int], capac
     plan = group.balance(given)
     assert plan.steps.shape[1:] == (group.ranks, group.rows_per_rank)
     dealt = _dealt(plan)
+    assert [plan.rank_rows(rank) for rank in range(group.ranks)] == plan.steps.swapaxes(0, 1).tolist()
     assert _tokens(plan.rows, [*dealt, *plan.carried]) == oracle_plans.all_tokens(lengths)
     assert sorted(row for row in [*dealt, *plan.carried] if row >= 0) == list(range(len(plan.rows)))
     assert len(plan.carried) == (len(given) % group.step if group.remainder == "carry" else 0)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, cast
 
 import numpy as np
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
 
 from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS
 from neatpack.adapters.physical import PADDING_SEGMENTS, PaddingSegments, flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
-from neatpack.adapters.token_fields import batch_shape, entries, scan_ids
+from neatpack.adapters.token_fields import batch_shape, entries, holds_tensors, scan_ids
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
@@ -124,18 +123,10 @@ def _require_cuttable(batch: TrainingBatch[Tensor]) -> None:
     problems = [
         Problem(name, message, "unsupported", value=type(value).__name__, remedy=remedy)
         for name, value in entries(batch).items()
-        if not isinstance(value, Tensor) and not _is_listed(value) and _holds_tensors(value)
+        if not isinstance(value, Tensor) and not _is_listed(value) and holds_tensors(value)
     ]
     if problems:
         raise BatchError(*problems)
-
-
-def _holds_tensors(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_holds_tensors, cast("Mapping[object, object]", value).values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_tensors, cast("Sequence[object]", value)))
-    return isinstance(value, (Tensor, BlockMask))
 
 
 def _cut(name: str, value: object, sizes: list[int]) -> Sequence[object]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_instance, require_pad_token, tensor_problems
@@ -114,7 +115,8 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
             ends so, hold -100 there, `padding_mask` True, the others 0.
 
     Returns:
-        A new batch with new tensors; entries of your own that are no tensors, nor arrays per token, stay as they are.
+        A new batch with new tensors. Lists of your own stay as they are, and so does what holds no tensor and is no
+        array per token.
 
     Raises:
         BatchError: an entry is neither per token nor known to stay, so that it cannot be moved; `places` are not
@@ -213,14 +215,32 @@ def _speaks_of_tokens(name: str, value: object, shape: tuple[int, int]) -> bool:
         return True
     if isinstance(value, Tensor):
         return name not in _PER_DOCUMENT
+    if _is_converted(name, value, shape):
+        return True
+    # A list has an entry per row, if at all; masks, alone or in a dict, are of the places as they were.
+    return not isinstance(value, Sequence) and holds_tensors(value)
+
+
+def _is_converted(name: str, value: object, shape: tuple[int, int]) -> bool:
+    """Tell whether an entry that is no tensor ought to be one."""
     if isinstance(value, np.ndarray) and cast("npt.NDArray[Any]", value).shape[:2] == shape:
         return True
     return value is not None and name in _RULES and bool(_RULES[name].axes)
 
 
+def holds_tensors(value: object) -> bool:
+    """Tell whether an entry is a tensor, FlexAttention's mask, or holds some."""
+    if isinstance(value, Mapping):
+        return any(map(holds_tensors, cast("Mapping[object, object]", value).values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(holds_tensors, cast("Sequence[object]", value)))
+    return isinstance(value, (Tensor, BlockMask))
+
+
 def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:
     """List what keeps an entry from moving with the tokens."""
-    if not is_dense(value) or (not isinstance(value, Tensor) and name not in _NOT_MOVED):
+    converted = not isinstance(value, Tensor) and name not in _NOT_MOVED and _is_converted(name, value, shape)
+    if converted or not is_dense(value):
         return tensor_problems(value, name)
     if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]

@@ -408,6 +408,8 @@ def test_what_does_not_move_with_the_tokens_says_why(name: str, message: str) ->
         ("document_keys", [[0, 1]], "must be a torch.Tensor"),
         ("rewards", np.ones(_batch()["labels"].shape), "must be a torch.Tensor"),
         ("attention_mask", {"full_attention": torch.ones(1, 1, 4, 4)}, "is derived from the ids"),
+        ("masks", {"full_attention": torch.ones(1, 1, 4, 4)}, "is not per token"),
+        ("block_mask", build_block_mask(_IDS), "is not per token"),
     ],
 )
 def test_what_is_no_tensor_is_not_left_where_tokens_move(name: str, value: object, message: str) -> None:
@@ -421,10 +423,10 @@ def test_what_is_no_tensor_is_not_left_where_tokens_move(name: str, value: objec
         with pytest.raises(PackingError) as caught:
             move()
         assert (caught.value.problems[0].field, caught.value.problems[0].message[: len(message)]) == (name, message)
-    kept: dict[str, Any] = {"names": ["a"], "rewards": np.ones(1), "labels": None}
+    kept: dict[str, Any] = {"names": {"row": "a"}, "images": [torch.ones(3, 3)], "rewards": np.ones(1), "labels": None}
     brought: Any = {**_batch(), **kept}
     moved: Any = take_places(brought, _PLACES)
-    assert [moved[each] is entry for each, entry in kept.items()] == [True] * 3
+    assert [moved[each] is entry for each, entry in kept.items()] == [True] * 4
 
 
 @pytest.mark.parametrize("name", ["document_ids", "labels"])

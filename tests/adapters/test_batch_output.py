@@ -84,6 +84,14 @@ def test_batches_that_thd_cannot_tell_are_refused_unchanged(
     assert dict(batch) == before
 
 
+def test_a_token_that_policy_took_out_is_named() -> None:
+    batch = training_batch([[1, 1, 1, 0]] * 2, attention_document_ids=tensor([[1, 1, 1, 0], [1, 1, 0, 0]]))
+    with pytest.raises(DocumentIdsError, match="policy took out a token") as caught:
+        convert_batch_output(batch, "thd")
+    problem = caught.value.problems[0]
+    assert (problem.row, problem.position, problem.value) == (1, 2, 0)
+
+
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(BatchError, match="'batched', 'thd'") as caught:
         convert_batch_output(training_batch([[1]]), "bshd")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -183,6 +183,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("longest unread", physical, "_require_longest", returns(None)),
         Fault("upper bounds refused", physical, "_require_longest", swap(faults.refuses)),
     ],
+    "test_a_segment_that_holds_tokens_and_padding_is_refused": [
+        Fault("mask unread", physical, "read_together", after(faults.last_unread)),
+    ],
     "test_ids_come_back_from_lengths": [
         Fault("rows backwards", document_ids, "_length_problems", swap(faults.lengths_backwards)),
     ],

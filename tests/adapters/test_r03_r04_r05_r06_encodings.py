@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -156,6 +157,22 @@ def test_a_longest_below_a_segment_is_refused(ids: Tensor, padding: PaddingSegme
         return
     with pytest.raises(EncodingError, match=f"{name} = {kwargs[name]}: must be at least {longest}"):
         document_ids_from_flash_varlen(kwargs, ids == 0)
+
+
+@holds_for(ids=document_ids(), padding=_WAYS, data=st.data())
+def test_a_segment_that_holds_tokens_and_padding_is_refused(
+    ids: Tensor, padding: PaddingSegments, data: st.DataObject
+) -> None:
+    kwargs = flash_varlen_kwargs(ids, padding)
+    segments = [pair for pair in pairwise(listed(kwargs["cu_seq_lens_q"])) if pair[1] - pair[0] > 1]
+    assume(segments)
+    start, stop = data.draw(st.sampled_from(segments))
+    mask = (ids == 0).flatten()
+    mask[data.draw(st.integers(start, stop - 1))] ^= True
+    with pytest.raises(EncodingError, match="holds padding and tokens") as caught:
+        document_ids_from_flash_varlen(kwargs, mask.view(ids.shape))
+    problem = caught.value.problems[0]
+    assert (problem.row, problem.position) == divmod(start, ids.shape[1])
 
 
 @holds_for(ids=document_ids(padding="trailing"))

@@ -246,6 +246,20 @@ def test_unpacking_leaves_holes_and_padding_out(ids: Tensor) -> None:
     assert [listed(each) for each in unpack(values, ids)] == expected
 
 
+@pytest.mark.parametrize(
+    ("length", "value", "remedy"),
+    [(0, 0, "Leave empty documents out."), (-3, -3, "Leave empty documents out."), (2.5, "2.5", "Give ints: ")],
+)
+def test_a_length_that_cannot_be_planned_is_shown_as_it_came(length: Any, value: object, remedy: str) -> None:
+    with pytest.raises(PlanError) as planned:
+        plan_rows([3, length], 4)
+    with pytest.raises(PlanError) as given_rows:
+        RowPlan.from_rows([[0, 1]], [3, length], 9)
+    for problem in (*planned.value.problems, *given_rows.value.problems):
+        assert (problem.document, problem.value) == (1, value)
+        assert problem.remedy.startswith(remedy)
+
+
 def test_a_hole_in_a_piece_counts_where_the_next_piece_begins() -> None:
     ids, keys = torch.tensor([[1, 0, 1], [1, 1, 0]]), torch.tensor([[0], [0]])
     found = unpack(torch.arange(6).view(2, 3), ids, keys, torch.tensor([[0], [3]]))

@@ -119,6 +119,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_contiguous_parts_are_pieces_of_the_row": [
         Fault("the next rank's", context_parallel, "_places", instead(faults.next_rank)),
     ],
+    "test_parts_train_what_each_document_trains_alone": [
+        Fault("labels unshifted", context_parallel, "mtp_targets", swap(faults.unshifted)),
+    ],
     "test_parts_make_up_the_batch": [
         Fault("labels unshifted", context_parallel, "mtp_targets", swap(faults.unshifted)),
         Fault("every part continues", context_parallel, "_continues", after(torch.ones_like)),

@@ -131,8 +131,9 @@ def test_the_first_negative_id_of_each_row_is_named_whatever_stands_before_it() 
 
 
 def test_an_id_past_int64_is_refused() -> None:
-    ids = torch.tensor([[2**63 + 5]], dtype=torch.uint64)
-    assert [problem.kind for problem in validate_document_ids(ids)] == ["value"]
+    ids = torch.tensor([[1, 2**63 + 5], [2**63 - 1, 3]], dtype=torch.uint64)
+    (problem,) = validate_document_ids(ids)
+    assert (problem.message, problem.row, problem.position, problem.value) == ("id past int64", 0, 1, 2**63 + 5)
 
 
 @pytest.mark.parametrize("value", [None, [[1, 2]], "ids", 3])

@@ -15,8 +15,7 @@ from torch.nn.functional import pad
 
 from neatpack.adapters.arguments import require_choice, require_count
 from neatpack.adapters.positions import START_REMEDY
-from neatpack.adapters.static_scan import StaticBounds as StaticBounds
-from neatpack.adapters.static_scan import StaticScan, as_scan
+from neatpack.adapters.static_scan import StaticBounds, StaticScan, as_scan
 from neatpack.adapters.static_status import StaticRule, first_fault
 from neatpack.contracts.encodings import GatheredFlat, GatheredRows, PhysicalFlat, SegmentIndex, THDLengths
 from neatpack.contracts.fields import UNUSED_LENGTH

@@ -12,6 +12,7 @@ from benchmarks.compiled import compile_and_count
 from benchmarks.device import count, host_reads, launches
 from benchmarks.records import Goal, Row, Sides, Size
 from neatpack.adapters import (
+    StaticBounds,
     build_block_causal_mask,
     build_packed_sequence_metadata,
     build_position_ids,
@@ -20,9 +21,6 @@ from neatpack.adapters import (
     gathered_rows,
     physical_offsets,
     scan_segments,
-)
-from neatpack.adapters.static import (
-    StaticBounds,
     static_gathered_rows,
     static_physical_offsets,
     static_position_ids,

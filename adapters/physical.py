@@ -244,14 +244,15 @@ def _require_longest_padding(longest_padding: object, padding: PaddingSegments) 
 def _cut(segments: Segments, longest: int) -> npt.NDArray[np.int32]:
     """Give the bounds, and more of them where padding is longer than `longest`."""
     bounds = segments.bounds.astype(np.int32)
-    long = segments.zeros.compress(segments.lengths.take(segments.zeros) > longest)
-    cuts = zip((long + 1).tolist(), bounds.take(long).tolist(), bounds.take(long + 1).tolist(), strict=True)
-    parts: list[npt.NDArray[np.int32]] = []
-    done = 0
-    for stop, first, last in cuts:
-        parts += [bounds[done:stop], np.arange(first + longest, last, longest, dtype=np.int32)]
-        done = stop
-    return np.concatenate([*parts, bounds[done:]]) if parts else bounds
+    counts = (segments.lengths.take(segments.zeros) - 1) // longest
+    if not counts.any():
+        return bounds
+    ends = counts.cumsum()
+    ranks = np.arange(1, int(ends[-1]) + 1) - (ends - counts).repeat(counts)
+    cuts = bounds.take(segments.zeros).repeat(counts) + ranks * longest
+    merged = np.concatenate([bounds, cuts.astype(np.int32)])
+    merged.sort(kind="stable")  # Both parts are in order, which this takes as two runs.
+    return merged
 
 
 def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: Tensor) -> list[Problem]:

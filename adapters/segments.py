@@ -370,10 +370,10 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
 
 def _in_order(ids: Integers, bounds: Integers, sequence: int) -> bool:
     # Less one and without a sign, zero is greater than every id.
-    ranked = (ids - 1).astype(np.uint64)
+    ranked = np.frombuffer(ids - 1, np.uint64)
     (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
     within_rows = bounds.take(falls + 1) % sequence
-    return not np.count_nonzero(within_rows) and bool(ids.min() >= 0)
+    return not np.count_nonzero(within_rows) and int(ids.item(ids.argmin())) >= 0
 
 
 def _few_in_order(runs: Sequence[tuple[int, int, int]], sequence: int) -> bool:

@@ -34,14 +34,23 @@ def compile_and_count(function: Callable[[Tensor], object], argument: Tensor) ->
     """Compile a function of one tensor as one graph, and count.
 
     Raises:
-        Unavailable: torch generated no code.
+        Unavailable: torch generated no code, or could not build it: it needs a C++ compiler, and paths without spaces.
     """
+    from torch._dynamo.exc import BackendCompilerFailed
     from torch._inductor.utils import run_and_get_code  # loads the compiler
 
     torch.compiler.reset()
     compiled: Callable[..., Any] = torch.compile(function, fullgraph=True)  # pyright: ignore[reportUnknownMemberType]
-    _, codes = run_and_get_code(compiled, argument)
+    try:
+        _, codes = run_and_get_code(compiled, argument)
+    except BackendCompilerFailed as error:
+        raise Unavailable("torch.compile could not build its code") from error
     if len(codes) != 1:
         raise Unavailable(f"torch.compile generated {len(codes)} pieces of code in place of one")
-    body = codes[0].partition("def call(")[2]
-    return Compiled(sum(name not in _VIEWS for name in _CALL.findall(body)))
+    return Compiled(count_calls(codes[0]))
+
+
+def count_calls(code: str) -> int:
+    """Count the kernels that generated code starts in one call."""
+    body = code.partition("def call(")[2]
+    return sum(name not in _VIEWS for name in _CALL.findall(body))

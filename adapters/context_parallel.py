@@ -16,11 +16,11 @@ from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.segments import Integers, Segments, as_segments
 from neatpack.adapters.thd import padded_lengths, thd_lengths
-from neatpack.adapters.token_fields import entries, move_tokens, require_movable
+from neatpack.adapters.token_fields import given_ids, move_tokens, require_movable
 from neatpack.adapters.training_batch import require_tensor
 from neatpack.contracts.batch import LabelShift, TrainingBatch
 from neatpack.contracts.encodings import THDLengths
-from neatpack.contracts.errors import BatchError, EncodingError, Problem
+from neatpack.contracts.errors import EncodingError, Problem
 
 ContextLayout = Literal["contiguous", "zigzag"]
 """How places go to ranks: equal pieces of the row, or two of `2 * ranks` chunks of each document."""
@@ -126,9 +126,7 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
 
 def _scan(batch: TrainingBatch[Tensor]) -> ScannedIds:
     """Scan the ids that attention goes by, which have no hole, and those as packed, in one read."""
-    ids = {name: value for name in IDS if isinstance(value := entries(batch).get(name), Tensor)}
-    if not ids:
-        raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
+    ids = given_ids(batch, IDS)
     first = next(iter(ids))
     scanned = scan_agreeing(ids[first], ids, field=first, position_policy="sequence")
     require_no_holes(scanned.attention, first)

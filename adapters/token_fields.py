@@ -84,6 +84,19 @@ def token_axis(name: str, value: Tensor, shape: tuple[int, int]) -> int | None:
     return axis if tuple(value.shape[axis : axis + 2]) == shape else None
 
 
+def given_ids(batch: TrainingBatch[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    """Give the ids of these names that the batch has, in the order of the names.
+
+    Raises:
+        BatchError: it has none.
+    """
+    given = entries(batch)
+    ids = {name: value for name in names if isinstance(value := given.get(name), Tensor)}
+    if not ids:
+        raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
+    return ids
+
+
 def scan_ids(batch: TrainingBatch[Tensor], names: Sequence[str]) -> Segments:
     """Scan the first ids of these names that the batch has.
 
@@ -92,15 +105,12 @@ def scan_ids(batch: TrainingBatch[Tensor], names: Sequence[str]) -> Segments:
         DocumentIdsError: they are malformed.
     """
     shape = batch_shape(batch)
-    for name in names:
-        ids = entries(batch).get(name)
-        if isinstance(ids, Tensor):
-            if token_axis(name, ids, shape) is None:
-                message = f"must have the shape of input_ids, {shape}"
-                remedy = "Cut and pad ids together with the tokens that they belong to."
-                raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape), remedy=remedy))
-            return as_segments(ids, field=name)
-    raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
+    name, ids = next(iter(given_ids(batch, names).items()))
+    if token_axis(name, ids, shape) is None:
+        message = f"must have the shape of input_ids, {shape}"
+        remedy = "Cut and pad ids together with the tokens that they belong to."
+        raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape), remedy=remedy))
+    return as_segments(ids, field=name)
 
 
 def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:

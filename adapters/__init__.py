@@ -31,12 +31,8 @@ from neatpack.adapters.document_ids import (
 )
 from neatpack.adapters.document_rows import DocumentRows, document_rows, joined_row
 from neatpack.adapters.gathered import (
-    build_packed_sequence_metadata,
-    document_ids_from_metadata,
     document_lengths,
-    flatten_packed_sequence_metadata,
     gathered_flat,
-    gathered_rows,
     get_seqlens_in_batch,
     get_unpad_data,
     host_offsets,
@@ -49,6 +45,12 @@ from neatpack.adapters.length_matrix import document_ids_from_length_matrix, len
 from neatpack.adapters.loader_contract import require_supported_packing_contract, resolve_packing_contract
 from neatpack.adapters.loss import loss_weights, mtp_targets
 from neatpack.adapters.masks import block_causal_mask_bytes, build_block_causal_mask
+from neatpack.adapters.neat_metadata import (
+    build_packed_sequence_metadata,
+    document_ids_from_metadata,
+    flatten_packed_sequence_metadata,
+    gathered_rows,
+)
 from neatpack.adapters.physical import (
     PADDING_SEGMENTS,
     PaddingSegments,

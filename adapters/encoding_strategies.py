@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_choice, require_instance
-from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.length_matrix import length_matrix
+from neatpack.adapters.neat_metadata import gathered_rows
 from neatpack.adapters.physical import physical_offsets
 from neatpack.adapters.physical_rows import row_offsets
 from neatpack.adapters.recurrent import segment_index

@@ -75,3 +75,14 @@ def mask_segments(attention_mask: Tensor | Segments) -> Segments:
     if isinstance(mask, Tensor) and mask.dtype == torch.bool and is_dense(mask):
         return as_segments(mask.view(torch.uint8), field="attention_mask")
     return as_segments(attention_mask, field="attention_mask")
+
+
+def require_documents(longest: int, remedy: str) -> None:
+    """Raise where the longest document of a mask has no token.
+
+    Raises:
+        DocumentIdsError: it has none.
+    """
+    if not longest:
+        message = "must contain at least one valid token, but all is padding"
+        raise DocumentIdsError(Problem("attention_mask", message, "value", remedy=remedy))

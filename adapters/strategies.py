@@ -24,8 +24,8 @@ from neatpack.adapters.encoding_strategies import (
     encodings,
     malformed_encodings,
 )
-from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.adapters.neat_metadata import gathered_rows
 from neatpack.adapters.physical import physical_offsets
 from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.segments import INTEGER_DTYPES

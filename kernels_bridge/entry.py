@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.agreement_of_offsets import check_thd_offsets
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
-from neatpack.adapters.gathered import document_ids_from_metadata
+from neatpack.adapters.neat_metadata import document_ids_from_metadata
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BoundariesMissingError, EncodingError, Problem

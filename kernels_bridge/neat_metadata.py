@@ -7,7 +7,8 @@ from typing import Final
 from torch import nn
 
 from neatpack.adapters.boundary_fields import METADATA_FIELDS
-from neatpack.adapters.gathered import build_packed_sequence_metadata, gathered_flat
+from neatpack.adapters.gathered import gathered_flat
+from neatpack.adapters.neat_metadata import build_packed_sequence_metadata
 from neatpack.kernels_bridge.entry import PackedCall
 from neatpack.kernels_bridge.models import forward_arguments
 

@@ -23,6 +23,7 @@ from neatpack.adapters import (
     labels,
     loader_contract,
     masks,
+    neat_metadata,
     physical,
     plan_states,
     planning,
@@ -148,14 +149,16 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("declared in vain", agreement, "scan_agreeing", given(position_policy="document")),
     ],
     "test_gathered_rows_hold_kept_tokens_only": [
-        Fault("padding gathered", gathered, "UNUSED_OFFSET", swap(0)),
+        Fault("padding gathered", neat_metadata, "UNUSED_OFFSET", swap(0)),
         Fault("hole split", Segments, "documents", swap(property(faults.holes_split))),
     ],
     "test_the_gathered_stream_holds_every_document_once": [
         Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),
         Fault("offsets one too far", gathered, "offsets_of", after(lambda offsets: offsets + 1)),
     ],
-    "test_flattening_rows_gives_the_stream": [Fault("flat refused", gathered, "_require_flat", swap(faults.refuses))],
+    "test_flattening_rows_gives_the_stream": [
+        Fault("flat refused", neat_metadata, "_require_flat", swap(faults.refuses))
+    ],
     "test_physical_segments_cover_the_batch": [
         Fault("padding whole", physical, "_cut", swap(faults.uncut)),
         Fault("padding cut one too long", physical, "_cut", faults.cut_too_long),
@@ -174,7 +177,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("holes taken for padding", Segments, "holes", held(lambda holes: holes[:0])),
     ],
     "test_ids_come_back_from_gathered_rows": [
-        Fault("offsets one too low", gathered, "read_together", after(faults.first_offset_moved)),
+        Fault("offsets one too low", neat_metadata, "read_together", after(faults.first_offset_moved)),
     ],
     "test_ids_come_back_from_physical_offsets_and_padding": [
         Fault("padding taken for documents", physical, "read_together", after(faults.last_unread)),
@@ -190,7 +193,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("rows backwards", document_ids, "_length_problems", swap(faults.lengths_backwards)),
     ],
     "test_cutting_rows_and_deriving_commute": [
-        Fault("offsets of the batch", gathered, "gathered_rows", after(faults.one_row_further)),
+        Fault("offsets of the batch", neat_metadata, "gathered_rows", after(faults.one_row_further)),
     ],
     "test_the_contract_alone_fixes_the_keys": [
         Fault("keys by data", yielding, "build_packed_sequence_metadata", after(faults.only_with_documents)),

@@ -18,8 +18,8 @@ from neatpack.adapters.alignment import pad_documents, pad_rows
 from neatpack.adapters.block_mask import build_block_mask
 from neatpack.adapters.boundary_fields import FLASH_FIELDS
 from neatpack.adapters.context_parallel import shard_tokens
-from neatpack.adapters.gathered import gathered_rows
 from neatpack.adapters.layer_masks import LayerView, build_layer_masks
+from neatpack.adapters.neat_metadata import gathered_rows
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.recurrent import segment_index
 from neatpack.adapters.slicing import pipeline_chunk_dims, split_rows

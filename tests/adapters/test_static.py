@@ -14,7 +14,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from neatpack.adapters import static
-from neatpack.adapters.gathered import gathered_flat, gathered_rows
+from neatpack.adapters.gathered import gathered_flat
+from neatpack.adapters.neat_metadata import gathered_rows
 from neatpack.adapters.physical import physical_offsets
 from neatpack.adapters.positions import build_position_ids
 from neatpack.adapters.recurrent import segment_index

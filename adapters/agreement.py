@@ -18,10 +18,11 @@ from neatpack.adapters.agreement_per_token import (
     check_structure,
     require_restarts,
 )
-from neatpack.adapters.arguments import require_instance, tensor_problems
+from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, tensor_problems
 from neatpack.adapters.boundary_fields import ATTENTION_IDS, FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS, TOKEN_FIELDS
 from neatpack.adapters.disagreement import disagreement
-from neatpack.adapters.segments import INTEGER_DTYPES, Segments, read_together, require_ids_form, scan_array
+from neatpack.adapters.host_arrays import read_together
+from neatpack.adapters.segments import Segments, require_ids_form, scan_array
 from neatpack.contracts.capabilities import PositionPolicy, parse_position_policy
 from neatpack.contracts.encodings import FLAKwargs, TransformerEngineKwargs, VarlenKernelKwargs
 from neatpack.contracts.errors import EncodingError, Problem

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from neatpack.contracts.errors import BatchError, EncodingError, PackingError, Problem
@@ -18,6 +19,17 @@ INT32_MAX: Final = 2**31 - 1
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
+
+INTEGER_DTYPES: Final = (
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
 
 
 def is_count(value: object) -> bool:

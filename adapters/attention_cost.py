@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neatpack.adapters.arguments import require_count, require_instance, require_unmasked
-from neatpack.adapters.segments import Integers
+from neatpack.adapters.host_arrays import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
 _MOST: Final = 2**62

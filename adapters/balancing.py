@@ -13,9 +13,9 @@ import numpy.typing as npt
 from neatpack.adapters.arguments import require_count, require_instance
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.best_fit import radix_order
+from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.rank_plans import RankPlan, Remainder, require_remainder, require_seed, row_costs
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan
-from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
 MOST_STEP_ROWS: Final = 2**24

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import tensor_problems
-from neatpack.adapters.segments import to_tensor
+from neatpack.adapters.host_arrays import to_tensor
 from neatpack.contracts.errors import BatchFileError, Problem, ProblemKind
 
 BatchEntry: TypeAlias = Tensor | int | str

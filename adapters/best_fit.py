@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from neatpack.adapters.segments import Integers
+from neatpack.adapters.host_arrays import Integers
 
 _WORD: Final = 10
 """Rooms are kept as bits of words of `2 ** 10` bits, and words that are not 0 as bits of one more."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import (
     INT32_MAX,
+    INTEGER_DTYPES,
     is_integer,
     require_instance,
     require_list,
@@ -20,8 +21,8 @@ from neatpack.adapters.arguments import (
     shown,
     tensor_problems,
 )
+from neatpack.adapters.host_arrays import Integers, to_tensor
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan
-from neatpack.adapters.segments import INTEGER_DTYPES, Integers, to_tensor
 from neatpack.adapters.yielding import apply_packing_contract
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract

@@ -11,7 +11,8 @@ from torch import Tensor
 from typing_extensions import TypeIs
 
 from neatpack.adapters.arguments import int_remedy, is_count, require_count, shown
-from neatpack.adapters.segments import Segments, as_segments, read_together, scan_segments, to_tensor
+from neatpack.adapters.host_arrays import read_together, to_tensor
+from neatpack.adapters.segments import Segments, as_segments, scan_segments
 from neatpack.adapters.token_tensors import integer_rows_problems, padding_mask_problems, same_place_problems
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 

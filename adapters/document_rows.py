@@ -18,8 +18,9 @@ from neatpack.adapters.arguments import (
     require_list,
     tensor_problems,
 )
+from neatpack.adapters.host_arrays import Integers, to_tensor
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import Integers, Segments, as_segments, to_tensor
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_fields import dtype_problems, holds
 from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.errors import BatchError, PlanError, Problem

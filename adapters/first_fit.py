@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neatpack.adapters.segments import Integers
+from neatpack.adapters.host_arrays import Integers
 
 
 def first_fit(lengths: Integers, capacity: int, documents_per_row: int) -> Integers:

@@ -6,8 +6,9 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_places, require_readable
+from neatpack.adapters.host_arrays import read_on_host, to_tensor
 from neatpack.adapters.layout import require_no_holes, require_trailing_padding
-from neatpack.adapters.segments import Segments, as_segments, read_on_host, to_tensor
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.contracts.encodings import LengthMatrix, parse_length_matrix
 from neatpack.contracts.errors import EncodingError, Problem
 

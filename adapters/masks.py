@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT64_MAX, require_count
-from neatpack.adapters.segments import Segments, as_segments, to_tensor
+from neatpack.adapters.host_arrays import to_tensor
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.visibility import VisibleSquare, fill_visible, require_chunk, require_window, visible_squares
 from neatpack.contracts.errors import EncodingError, Problem
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, wrong_offset
+from neatpack.adapters.host_arrays import read_together, to_tensor
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
-from neatpack.adapters.segments import Documents, Segments, as_segments, read_together, to_tensor
+from neatpack.adapters.segments import Documents, Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems, integer_rows_problems
 from neatpack.contracts.encodings import GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import EncodingError, Problem

@@ -15,18 +15,9 @@ from neatpack.adapters.arguments import (
     tensor_problems,
     wrong_offset,
 )
+from neatpack.adapters.host_arrays import Integers, read_on_host, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import (
-    Integers,
-    Segments,
-    as_segments,
-    bounds_of,
-    flags_for,
-    greatest,
-    read_on_host,
-    read_together,
-    to_tensor,
-)
+from neatpack.adapters.segments import Segments, as_segments, bounds_of, flags_for, greatest
 from neatpack.adapters.token_tensors import (
     device_problems,
     integer_rows_problems,

@@ -7,8 +7,9 @@ import numpy.typing as npt
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_count, require_readable
+from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
-from neatpack.adapters.segments import Integers, Segments, as_segments, read_together, to_tensor
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems, padding_mask_problems, same_place_problems
 from neatpack.contracts.encodings import PhysicalRows, parse_physical_rows
 from neatpack.contracts.errors import EncodingError, Problem

@@ -9,7 +9,7 @@ from typing import Final, Literal, cast, get_args
 import numpy as np
 
 from neatpack.adapters.arguments import INT64_MAX, require_instance, shown
-from neatpack.adapters.segments import Integers
+from neatpack.adapters.host_arrays import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
 StateKind = Literal["RowPlan", "RankPlan", "RowStream"]

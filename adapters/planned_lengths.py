@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neatpack.adapters.arguments import INT64_MAX, int_remedy, is_count, is_integer, require_list
-from neatpack.adapters.segments import Integers
+from neatpack.adapters.host_arrays import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
 _EMPTY_REMEDY: Final = "Leave empty documents out."

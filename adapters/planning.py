@@ -15,9 +15,9 @@ from neatpack.adapters.arguments import (
 )
 from neatpack.adapters.best_fit import best_fit, radix_order
 from neatpack.adapters.first_fit import first_fit
+from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.planned_lengths import planned_lengths
 from neatpack.adapters.row_plans import Piece, RowPlan
-from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
 PackingMethod = Literal["best_fit", "first_fit", "wrap"]

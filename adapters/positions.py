@@ -8,7 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_count
-from neatpack.adapters.segments import Integers, Segments, as_segments
+from neatpack.adapters.host_arrays import Integers
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import integer_rows_problems
 from neatpack.contracts.errors import EncodingError
 

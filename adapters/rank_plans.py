@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from neatpack.adapters.arguments import require_choice, require_count, require_instance
 from neatpack.adapters.attention_cost import AttentionCost
+from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.plan_states import STATE_REMEDY, read_numbers, read_state
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan, RowPlanState, frozen
-from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
 Remainder = Literal["spread", "carry", "pad"]

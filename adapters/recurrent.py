@@ -19,9 +19,10 @@ from neatpack.adapters.arguments import (
 )
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.gathered import gathered_flat
+from neatpack.adapters.host_arrays import read_on_host, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
-from neatpack.adapters.segments import Segments, as_segments, read_on_host, read_together, to_tensor
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import padding_mask_problems, same_place_problems
 from neatpack.contracts.encodings import (
     FLAKwargs,

@@ -20,9 +20,9 @@ from neatpack.adapters.arguments import (
     require_unmasked,
     shown,
 )
+from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.plan_states import STATE_REMEDY, read_numbers, read_state
 from neatpack.adapters.planned_lengths import planned_lengths
-from neatpack.adapters.segments import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
 PADDING_ROW: Final = -1

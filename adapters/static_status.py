@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_readable
-from neatpack.adapters.segments import read_on_host
+from neatpack.adapters.host_arrays import read_on_host
 from neatpack.adapters.static_scan import StaticScan
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError, Problem
 

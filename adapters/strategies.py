@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_choice, require_count, require_flag, require_instance
+from neatpack.adapters.arguments import INTEGER_DTYPES, require_choice, require_count, require_flag, require_instance
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.encoding_strategies import (
     ENCODING_FAULTS,
@@ -28,7 +28,6 @@ from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.neat_metadata import gathered_rows
 from neatpack.adapters.physical import physical_offsets
 from neatpack.adapters.positions import build_position_ids
-from neatpack.adapters.segments import INTEGER_DTYPES
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import EncodingError, Problem
 

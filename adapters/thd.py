@@ -13,15 +13,9 @@ from neatpack.adapters.arguments import (
     require_places,
     require_readable,
 )
+from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents
-from neatpack.adapters.segments import (
-    Integers,
-    Segments,
-    as_segments,
-    offsets_of,
-    read_together,
-    to_tensor,
-)
+from neatpack.adapters.segments import Segments, as_segments, offsets_of
 from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.encodings import (
     PackedSeqParamsKwargs,

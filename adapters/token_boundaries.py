@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import runtime_checkable
 
 from neatpack.adapters.arguments import INT64_MAX, INT64_MIN, require_count, require_flag
-from neatpack.adapters.segments import Integers, read_together, to_tensor
+from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.token_tensors import integer_rows_problems, padding_mask_problems, same_place_problems
 from neatpack.contracts.errors import EncodingError, Problem
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from neatpack.adapters.agreement import refuse_kernel_fields
-from neatpack.adapters.arguments import require_instance, require_pad_token, tensor_problems
+from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, require_pad_token, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
-from neatpack.adapters.segments import INTEGER_DTYPES, Segments, as_segments, read_on_host
+from neatpack.adapters.host_arrays import read_on_host
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import tensor_problems
-from neatpack.adapters.segments import INTEGER_DTYPES
+from neatpack.adapters.arguments import INTEGER_DTYPES, tensor_problems
 from neatpack.contracts.errors import Problem
 
 

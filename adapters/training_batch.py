@@ -16,8 +16,9 @@ from torch import Tensor
 from neatpack.adapters.agreement import check_agreement
 from neatpack.adapters.agreement_per_token import require_restarts
 from neatpack.adapters.arguments import INT64_MAX, require_batch, tensor_problems
+from neatpack.adapters.host_arrays import read_together
 from neatpack.adapters.layout import require_no_holes
-from neatpack.adapters.segments import Documents, Segments, read_together, scan_array
+from neatpack.adapters.segments import Documents, Segments, scan_array
 from neatpack.adapters.token_tensors import bool_rows_problems, same_place_problems
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities

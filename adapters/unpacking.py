@@ -10,9 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT64_MAX, require_instance, tensor_problems
+from neatpack.adapters.arguments import INT64_MAX, INTEGER_DTYPES, require_instance, tensor_problems
+from neatpack.adapters.host_arrays import Integers, read_on_host
 from neatpack.adapters.row_plans import RowPlan
-from neatpack.adapters.segments import INTEGER_DTYPES, Integers, Segments, as_segments, read_on_host
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_flag
-from neatpack.adapters.segments import Segments, as_segments, to_tensor
+from neatpack.adapters.host_arrays import to_tensor
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.visibility import require_window, seen_range
 
 

@@ -22,10 +22,11 @@ from neatpack.adapters.document_ids import (
     document_ids_from_lengths,
     document_ids_from_positions,
 )
+from neatpack.adapters.host_arrays import read_on_host, read_together
 from neatpack.adapters.indexed_masks import is_indexed_packed_mask
 from neatpack.adapters.neat_metadata import document_ids_from_metadata
 from neatpack.adapters.physical import document_ids_from_flash_varlen
-from neatpack.adapters.segments import Segments, read_on_host, read_together, scan_segments
+from neatpack.adapters.segments import Segments, scan_segments
 from neatpack.contracts.encodings import FlashVarlenKwargs, parse_flash_varlen_kwargs
 from neatpack.contracts.errors import BatchError, PackingError, Problem
 from neatpack.kernels_bridge.terminal import Line, Span, Style, line

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from neatpack.adapters import build_position_ids
 from neatpack.adapters.attention_cost import AttentionCost
+from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.row_plans import Piece, RowPlan
-from neatpack.adapters.segments import Documents, Integers, Segments
+from neatpack.adapters.segments import Documents, Segments
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import EncodingError, PackingError, Problem
 from tests.adapters import oracle

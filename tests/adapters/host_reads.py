@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import neatpack.adapters.segments
+import neatpack.adapters.host_arrays
 
 WAITING = {
     "_local_scalar_dense",
@@ -70,7 +70,7 @@ def host_reads(monkeypatch: pytest.MonkeyPatch) -> Generator[HostReads]:
 
         return counting
 
-    doors = (neatpack.adapters.segments.read_on_host, neatpack.adapters.segments.read_together)
+    doors = (neatpack.adapters.host_arrays.read_on_host, neatpack.adapters.host_arrays.read_together)
     with monkeypatch.context() as patch, mode:
         for name, module in list(sys.modules.items()):
             for door in doors:

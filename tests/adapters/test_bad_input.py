@@ -90,7 +90,7 @@ from neatpack.adapters import (
     varlen_kernel_kwargs,
     visible_squares,
 )
-from neatpack.adapters.segments import INTEGER_DTYPES
+from neatpack.adapters.arguments import INTEGER_DTYPES
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import GatheredFlat, PhysicalFlat, SegmentIndex

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import neatpack.adapters.segments
+import neatpack.adapters.host_arrays
 from tests.adapters import (
     test_r01_ids,
     test_r02_agreement,
@@ -33,10 +33,10 @@ def test_tensors_are_read_from_a_device_in_one_copy(count: int, monkeypatch: pyt
         copies.append(tensor)
         return tensor.numpy()
 
-    monkeypatch.setattr(neatpack.adapters.segments, "_lies_on_host", _elsewhere)
-    monkeypatch.setattr(neatpack.adapters.segments, "read_on_host", copied)
+    monkeypatch.setattr(neatpack.adapters.host_arrays, "_lies_on_host", _elsewhere)
+    monkeypatch.setattr(neatpack.adapters.host_arrays, "read_on_host", copied)
     tensors = [torch.full((2, 3), number, dtype=torch.int32) for number in range(count)]
-    read = neatpack.adapters.segments.read_together(*tensors)
+    read = neatpack.adapters.host_arrays.read_together(*tensors)
     assert [array.tolist() for array in read] == [[[number] * 3] * 2 for number in range(count)]
     assert len(copies) == 1
 
@@ -54,5 +54,5 @@ def test_tensors_are_read_from_a_device_in_one_copy(count: int, monkeypatch: pyt
     ],
 )
 def test_a_read_from_a_device_gives_the_same(test: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neatpack.adapters.segments, "_lies_on_host", _elsewhere)
+    monkeypatch.setattr(neatpack.adapters.host_arrays, "_lies_on_host", _elsewhere)
     run_property(test.__name__, max_examples=20)

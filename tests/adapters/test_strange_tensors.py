@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import neatpack.adapters.segments
+import neatpack.adapters.host_arrays
 from neatpack import adapters
 from neatpack.adapters import StaticBounds, adapt_model_inputs
 from neatpack.contracts.batch import TrainingBatch
@@ -279,7 +279,7 @@ def _elsewhere(_: Tensor) -> bool:
 
 
 def test_ids_past_int64_read_with_others_are_told_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neatpack.adapters.segments, "_lies_on_host", _elsewhere)
+    monkeypatch.setattr(neatpack.adapters.host_arrays, "_lies_on_host", _elsewhere)
     ids = torch.tensor([[5, 2**63 + 1, 2]], dtype=torch.uint64)
     with pytest.raises(PackingError, match="id past int64") as caught:
         adapters.check_agreement(ids, {"padding_mask": torch.zeros(1, 3, dtype=torch.bool)})

@@ -1,0 +1,70 @@
+"""Tensors read on the host as arrays of numpy, and arrays brought to a device as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+
+from neatpack.contracts.errors import EncodingError, Problem
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+_CPU: Final = torch.device("cpu")
+
+
+def read_on_host(tensor: Tensor) -> npt.NDArray[Any]:
+    """Give a tensor as an array: without a copy on the CPU, in one read from a device.
+
+    Raises:
+        EncodingError: torch compiles or transforms the code that asks, so that there are no values yet.
+    """
+    if is_dynamo_compiling() or _is_recorded(tensor):
+        raise _no_values()  # In a graph: call this before it, or take the static_* function.
+    host = tensor if tensor.is_cpu else tensor.cpu()
+    try:
+        return host.numpy()
+    except RuntimeError as error:
+        raise _no_values() from error
+
+
+def read_together(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
+    """Give integer or bool tensors as arrays: without a copy on the CPU, in one read together from a device.
+
+    Raises:
+        EncodingError: as `read_on_host`.
+    """
+    if len(tensors) == 1 or all(map(_lies_on_host, tensors)):
+        return [read_on_host(tensor) for tensor in tensors]
+    joined = read_on_host(torch.cat([tensor.reshape(-1).to(torch.int64) for tensor in tensors]))
+    ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
+    return [
+        # Joined as int64, values past it keep their bits.
+        np.reshape(part.astype(np.uint64) if tensor.dtype == torch.uint64 else part, tensor.shape)
+        for part, tensor in zip(np.split(joined, ends), tensors, strict=True)
+    ]
+
+
+def _lies_on_host(tensor: Tensor) -> bool:
+    return tensor.is_cpu
+
+
+_is_recorded: Final = torch._is_functional_tensor  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]  # no public name
+"""Whether torch keeps the values of a tensor elsewhere, so that numpy would read other memory."""
+
+
+def _no_values() -> EncodingError:
+    message = "is read on the host, where torch.compile, torch.func and fake tensors have no values"
+    remedy = "Call this before, mark the caller with torch.compiler.disable, or take the static_* function."
+    return EncodingError(Problem("tensor", message, "device", remedy=remedy))
+
+
+def to_tensor(array: npt.NDArray[Any], device: torch.device = _CPU) -> Tensor:
+    """Bring an array to a device; on the CPU, which is the default, the memory is shared."""
+    tensor = torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
+    return tensor if device == _CPU else tensor.to(device)

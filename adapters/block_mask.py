@@ -94,7 +94,7 @@ def build_block_mask(
         >>> mask.kv_num_blocks.tolist(), mask.full_kv_num_blocks.tolist()
         ([[[1, 1, 1, 1]]], [[[0, 1, 0, 1]]])
     """
-    require_window(window)
+    window = require_window(window)
     require_flag(causal, "causal")
     query_size, key_size = checked_block_size(block_size)
     segments = as_segments(document_ids)
@@ -129,7 +129,7 @@ def mask_function(document_ids: Tensor, *, window: int | None = None, causal: bo
         (tensor(True), tensor(False))
     """
     require_ids_form(document_ids, "document_ids")
-    require_window(window)
+    window = require_window(window)
     require_flag(causal, "causal")
     ids = document_ids if document_ids.dtype in COMPARED_DTYPES else document_ids.to(torch.int64)
     return functools.partial(_sees_place, ids, window, causal)  # A closure could not be pickled.

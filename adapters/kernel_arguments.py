@@ -64,7 +64,7 @@ def window_size(window: int | None, *, causal: bool = True) -> tuple[int | None,
         >>> window_size(128), window_size(128, causal=False), window_size(None)
         ((127, 0), (127, 127), (None, 0))
     """
-    require_window(window)
+    window = require_window(window)
     require_flag(causal, "causal")
     before = None if window is None else window - 1
     return before, 0 if causal else before

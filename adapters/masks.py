@@ -62,8 +62,8 @@ def build_block_causal_mask(
         tensor([[     0., -65504.],
                 [-65504.,      0.]], dtype=torch.float16)
     """
-    require_window(window)
-    require_chunk(chunk)
+    window = require_window(window)
+    chunk = require_chunk(chunk)
     require_mask_dtype(dtype)
     added = _blocked_value(blocked, dtype)
     segments = as_segments(document_ids)

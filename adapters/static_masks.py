@@ -82,7 +82,7 @@ def static_block_mask(
         >>> static_block_mask(ids, StaticBounds(2, 4, 4), block_size=2)[0].full_kv_num_blocks.tolist()
         [[[0, 1, 0, 1]]]
     """
-    require_window(window)
+    window = require_window(window)
     require_flag(causal, "causal")
     sizes = checked_block_size(block_size)
     scan = as_scan(document_ids, bounds)

@@ -67,7 +67,7 @@ def sees(
                 [0, 0, 1, 0],
                 [0, 0, 0, 1]], dtype=torch.int32)
     """
-    require_window(window)
+    window = require_window(window)
     require_flag(causal, "causal")
     _require_integers(query_ids=query_ids, key_ids=key_ids, query_places=query_places, key_places=key_places)
     # Nothing is written in place: compiled attention takes this function apart.
@@ -108,7 +108,7 @@ def seen_range(
         >>> first.tolist(), last.tolist()
         ([3, 3, 4, 5, 6], [3, 4, 5, 6, 7])
     """
-    require_window(window)
+    window = require_window(window)
     require_flag(causal, "causal")
     _require_integers(query_places=query_places, starts=starts, stops=stops)
     for field, value in (("starts", starts), ("stops", stops)):
@@ -138,7 +138,7 @@ def visible_squares(segments: Segments, *, chunk: int | None = None) -> Iterator
         [VisibleSquare(row=0, start=1, stop=3)]
     """
     require_instance(segments, Segments, "segments", "Call as_segments(document_ids).")
-    require_chunk(chunk)
+    chunk = require_chunk(chunk)
     documents = segments.documents
     for row, start, stop in zip(
         documents.rows.tolist(), documents.starts.tolist(), documents.ends.tolist(), strict=True
@@ -162,7 +162,7 @@ def fill_visible(plane: Tensor, window: int | None = None) -> None:
                 [1, 1, 0],
                 [0, 1, 1]], dtype=torch.int32)
     """
-    require_window(window)
+    window = require_window(window)
     plane.fill_(True).tril_()
     if window is not None:
         plane.triu_(1 - window)
@@ -204,23 +204,21 @@ def _misshapen(field: str, value: Tensor, other: str, known: Tensor) -> Encoding
     return EncodingError(Problem(field, message, "shape", value=tuple(value.shape), remedy="Give one value per query."))
 
 
-def require_chunk(chunk: object) -> None:
-    """Raise unless `chunk` is None or a positive int that int32 holds.
+def require_chunk(chunk: object) -> int | None:
+    """Give a chunk as a Python int, or None; it must be positive, and int32 must hold it.
 
     Raises:
         EncodingError: it is something else.
     """
-    if chunk is not None:
-        remedy = "Give the places of a chunk, or None where attention is not cut into chunks."
-        require_count(chunk, "chunk", remedy, least=1)
+    remedy = "Give the places of a chunk, or None where attention is not cut into chunks."
+    return None if chunk is None else require_count(chunk, "chunk", remedy, least=1)
 
 
-def require_window(window: object) -> None:
-    """Raise unless `window` is None or a positive int that int32 holds.
+def require_window(window: object) -> int | None:
+    """Give a window as a Python int, or None; it must be positive, and int32 must hold it.
 
     Raises:
         EncodingError: it is something else.
     """
-    if window is not None:
-        remedy = "Give how many places a query sees, its own included, or None for no limit."
-        require_count(window, "window", remedy, least=1)
+    remedy = "Give how many places a query sees, its own included, or None for no limit."
+    return None if window is None else require_count(window, "window", remedy, least=1)

@@ -32,7 +32,7 @@ def count_seen_keys(document_ids: Tensor | Segments, *, window: int | None = Non
         >>> count_seen_keys(torch.tensor([[1, 1, 1, 2, 0]]), window=2)
         tensor([[1, 2, 2, 1, 1]])
     """
-    require_window(window)
+    window = require_window(window)
     require_flag(causal, "causal")
     segments = as_segments(document_ids)
     places = np.arange(segments.batch * segments.sequence)

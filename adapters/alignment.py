@@ -30,7 +30,7 @@ def aligned_length(length: int, multiple: int) -> int:
         (24, 24)
     """
     length = require_count(length, "length", "Give the places of a row.")
-    multiple = require_count(multiple, "multiple", "Call document_multiple(...), or give 1.", least=1)
+    multiple = _checked_multiple(multiple)
     return length + -length % multiple
 
 
@@ -81,7 +81,7 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
         >>> pad_documents(batch, 2)["document_ids"]
         tensor([[1, 1, 1, 0, 2, 0]])
     """
-    aligned_length(0, multiple)
+    multiple = _checked_multiple(multiple)
     require_pad_token(pad_token_id, BatchError)
     require_movable(batch)
     # Those as packed where they are there: tokens that policy takes out are still tokens.
@@ -116,6 +116,10 @@ def pad_rows(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: int =
     _require_countable(rows, aligned, multiple)
     places = torch.arange(aligned, device=batch["input_ids"].device)
     return move_tokens(batch, places.where(places < sequence, -1).expand(rows, -1), pad_token_id=pad_token_id)
+
+
+def _checked_multiple(multiple: object) -> int:
+    return require_count(multiple, "multiple", "Call document_multiple(...), or give 1.", least=1)
 
 
 def _padded_places(segments: Segments, multiple: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

@@ -98,7 +98,7 @@ def require_places(batch: int, sequence_length: int) -> None:
     Raises:
         EncodingError: it has none or too many.
     """
-    require_count(sequence_length, "sequence_length", "Give the places of a row.", least=1)
+    sequence_length = require_count(sequence_length, "sequence_length", "Give the places of a row.", least=1)
     if batch < 1 or batch * sequence_length > INT32_MAX:
         message = f"must make a batch of 1 to {INT32_MAX} places"
         remedy = "Give at least one row, and cut a batch that is larger along its rows."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import int_remedy, is_count, require_count, shown
+from neatpack.adapters.arguments import int_remedy, is_count, require_count, require_places, shown
 from neatpack.adapters.host_arrays import read_together, to_tensor
 from neatpack.adapters.segments import Segments, as_segments, scan_segments
 from neatpack.adapters.token_tensors import integer_rows_problems, padding_mask_problems, same_place_problems
@@ -148,7 +148,8 @@ def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length:
         Canonical ids, int64 `[batch, sequence_length]`, on the CPU.
 
     Raises:
-        EncodingError: no row, a length that is not positive, or a row that is longer than `sequence_length`.
+        EncodingError: no row, a length that is not positive, a row that is longer than `sequence_length`, or more
+            places than int32 offsets can count.
 
     Example:
         >>> document_ids_from_lengths([[2, 1], [4]], 4)
@@ -159,6 +160,7 @@ def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length:
     problems = _length_problems(lengths, sequence_length)
     if problems:
         raise EncodingError(*problems)
+    require_places(len(lengths), sequence_length)
     ids = np.zeros((len(lengths), sequence_length), np.int64)
     for row, row_lengths in enumerate(lengths):
         ids[row, : sum(map(int, row_lengths))] = np.repeat(np.arange(1, len(row_lengths) + 1), row_lengths)

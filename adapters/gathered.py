@@ -31,7 +31,7 @@ def get_seqlens_in_batch(attention_mask: Tensor | Segments) -> Tensor:
         tensor([2, 1, 1, 3])
     """
     segments = mask_segments(attention_mask)
-    return segments.tensor(segments.documents.lengths)
+    return segments.tensor(np.array(segments.documents.lengths))
 
 
 def document_lengths(document_ids: Tensor | Segments) -> Tensor:
@@ -49,7 +49,7 @@ def document_lengths(document_ids: Tensor | Segments) -> Tensor:
         tensor([2, 1, 3])
     """
     segments = as_segments(document_ids)
-    return segments.tensor(segments.documents.lengths)
+    return segments.tensor(np.array(segments.documents.lengths))
 
 
 def host_offsets(document_ids: Tensor | Segments) -> tuple[int, ...]:

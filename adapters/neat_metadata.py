@@ -125,6 +125,7 @@ def flatten_packed_sequence_metadata(
     problems = _metadata_form_problems(packed_token_indices, cu_seqlens, batch_size, sequence_length)
     if problems:
         raise EncodingError(*problems)
+    batch_size, sequence_length = int(batch_size), int(sequence_length)
     indices, offsets = read_together(packed_token_indices, cu_seqlens)
     if indices.ndim == 1:
         _require_flat(indices, offsets, batch_size, sequence_length)
@@ -173,6 +174,7 @@ def document_ids_from_metadata(
         raise EncodingError(*problems)
     batch, sequence = packed_token_indices.shape if shape is None else shape
     flat_indices, flat_offsets = flatten_packed_sequence_metadata(packed_token_indices, cu_seqlens, batch, sequence)
+    batch, sequence = int(batch), int(sequence)
     indices, offsets = read_together(flat_indices, flat_offsets)
     lengths = np.diff(offsets)
     lengths = lengths[lengths > 0]
@@ -244,6 +246,7 @@ def _metadata_form_problems(indices: object, offsets: object, batch: int, sequen
     problems = device_problems(offsets, indices.device, "cu_seqlens", "packed_token_indices lies")
     if problems:
         return problems
+    batch, sequence = int(batch), int(sequence)
     if batch * sequence > INT32_MAX:
         message = f"has more places than int32 offsets can count, {INT32_MAX}"
         remedy = "Cut the batch along its rows."

@@ -109,7 +109,7 @@ def physical_bounds(
         EncodingError: as `physical_offsets`.
     """
     require_choice(padding, PADDING_SEGMENTS, "padding")
-    _require_longest_padding(longest_padding, padding)
+    longest_padding = _checked_longest_padding(longest_padding, padding)
     require_no_holes(segments)
     if padding == "run":
         return segments.bounds.astype(np.int32), greatest(segments.lengths)
@@ -222,14 +222,15 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
     return to_tensor(np.repeat(ids, ends - starts), padding_mask.device).view(batch, sequence)
 
 
-def _require_longest_padding(longest_padding: object, padding: PaddingSegments) -> None:
+def _checked_longest_padding(longest_padding: object, padding: PaddingSegments) -> int | None:
     if longest_padding is None:
-        return
+        return None
     remedy = "Give the places of a segment of padding, or None for those of the longest document."
-    require_count(longest_padding, "longest_padding", remedy, least=1)
+    places = require_count(longest_padding, "longest_padding", remedy, least=1)
     if padding == "run":
         message = 'cuts padding, which padding="run" keeps whole'
-        raise EncodingError(Problem("longest_padding", message, "disagreement", value=longest_padding, remedy=remedy))
+        raise EncodingError(Problem("longest_padding", message, "disagreement", value=places, remedy=remedy))
+    return places
 
 
 def _cut(segments: Segments, longest: int) -> npt.NDArray[np.int32]:

@@ -47,7 +47,7 @@ def place_spans(document_ids: Tensor | Segments, spans: Sequence[Spans]) -> list
     _require_spans(spans, documents.lengths.tolist())
     starts = documents.starts - documents.rows * segments.sequence
     return [
-        RowSpan(row, start + first, start + after)
+        RowSpan(row, start + int(first), start + int(after))
         for row, start, own in zip(documents.rows.tolist(), starts.tolist(), spans, strict=True)
         for first, after in own
     ]

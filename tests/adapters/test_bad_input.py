@@ -721,6 +721,7 @@ _TOLD: Final = [
     (lambda: RowPlan.from_rows(cast("Any", [["0"], ["1"]]), [2, 3], 4), "= '0': must hold documents"),
     (lambda: RowPlan.from_rows(cast("Any", [0, 1]), [2, 3], 4), "for each row a list"),
     (lambda: document_ids_from_lengths(cast("Any", [["2", "1"]]), 4), "= '2': must be a positive int"),
+    (lambda: document_ids_from_lengths([[1]] * 3, 2**30), "(3, 1073741824): must make a batch of 1 to 2147483647"),
 ]
 
 

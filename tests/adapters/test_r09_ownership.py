@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters import (
+    Segments,
     adapt_model_inputs,
     apply_packing_contract,
     build_block_causal_mask,
@@ -18,20 +19,32 @@ from neatpack.adapters import (
     build_position_ids,
     canonical_document_ids,
     check_agreement,
+    count_seen_keys,
+    document_lengths,
     enable_xdoc_attention,
     flash_varlen_kwargs,
     flatten_packed_sequence_metadata,
+    gathered_flat,
+    gathered_states,
     get_seqlens_in_batch,
     get_unpad_data,
     is_indexed_packed_mask,
+    length_matrix,
     mask_labels,
+    physical_states,
+    row_offsets,
     scan_segments,
+    segment_index,
+    thd_flat,
+    thd_lengths,
+    tokens_remaining,
     unpack,
 )
 from neatpack.adapters.strategies import document_ids, training_batches
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PACKED_MASK_TYPES, PackedMaskType, PackingCapabilities
 from tests.adapters.host_reads import host_reads
+from tests.adapters.layouts import Rows, rows_of_ids, tensor
 from tests.adapters.properties import holds_for
 
 _DERIVE: Final[Mapping[str, Callable[[Tensor], object]]] = {
@@ -79,6 +92,45 @@ def test_results_share_no_memory_with_the_ids(ids: Tensor) -> None:
     for found in (canonical_document_ids(ids), build_position_ids(ids), mask_labels(ids.long(), ids, "model")):
         found.fill_(7)
     assert torch.equal(before, ids)
+
+
+_OF_SEGMENTS: Final[Mapping[str, Callable[[Tensor | Segments], object]]] = {
+    "build_block_causal_mask": build_block_causal_mask,
+    "build_packed_sequence_metadata": lambda ids: build_packed_sequence_metadata(ids, allow_empty=True),
+    "build_position_ids": build_position_ids,
+    "canonical_document_ids": canonical_document_ids,
+    "count_seen_keys": count_seen_keys,
+    "document_lengths": document_lengths,
+    "flash_varlen_kwargs": flash_varlen_kwargs,
+    "flash_varlen_kwargs, run": lambda ids: flash_varlen_kwargs(ids, "run"),
+    "gathered_flat": gathered_flat,
+    "gathered_states": gathered_states,
+    "get_seqlens_in_batch": get_seqlens_in_batch,
+    "length_matrix": length_matrix,
+    "physical_states": physical_states,
+    "row_offsets": row_offsets,
+    "segment_index": segment_index,
+    "thd_flat": thd_flat,
+    "thd_lengths": thd_lengths,
+    "tokens_remaining": tokens_remaining,
+}
+
+
+@holds_for(rows=rows_of_ids(leading=False, between=False), name=st.sampled_from(sorted(_OF_SEGMENTS)))
+def test_what_is_written_to_a_result_is_not_read_again(rows: Rows, name: str) -> None:
+    ids = tensor(rows)
+    segments, derive = scan_segments(ids), _OF_SEGMENTS[name]
+    for found in _tensors(derive(segments)):
+        found.fill_(7)
+    for again, expected in zip(_tensors(derive(segments)), _tensors(derive(ids)), strict=True):
+        assert torch.equal(again, expected)
+
+
+def _tensors(value: object) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    inner = cast("object", value) if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    return [found for entry in cast("Mapping[str, object]", inner).values() for found in _tensors(entry)]
 
 
 @pytest.mark.parametrize("name", sorted(_DERIVE))

@@ -19,21 +19,13 @@ from neatpack.adapters.agreement_per_token import (
     require_restarts,
 )
 from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, tensor_problems
+from neatpack.adapters.batch_entries import refuse_kernel_fields
 from neatpack.adapters.boundary_fields import ATTENTION_IDS, FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS, TOKEN_FIELDS
 from neatpack.adapters.disagreement import disagreement
 from neatpack.adapters.host_arrays import read_together
 from neatpack.adapters.segments import Segments, require_ids_form, scan_array
 from neatpack.contracts.capabilities import PositionPolicy, parse_position_policy
-from neatpack.contracts.encodings import FLAKwargs, TransformerEngineKwargs, VarlenKernelKwargs
-from neatpack.contracts.errors import EncodingError, Problem
-
-_KERNEL_FIELDS: Final = frozenset(
-    name
-    for arguments in (VarlenKernelKwargs, TransformerEngineKwargs, FLAKwargs)
-    for name in arguments.__annotations__
-    if name.startswith(("cu_seqlens_", "max_seqlen_"))
-) | {"cu_seqlens_padded", "packed_seq_params"}
-"""Arguments of kernels, whose names do not tell which places they count: they cannot be compared."""
+from neatpack.contracts.errors import EncodingError
 
 _MASKS: Final = ("padding_mask", "attention_mask")
 _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
@@ -127,23 +119,6 @@ def scan_agreeing(
     check_metadata(host, given, arrays)
     check_lengths(host, arrays)
     return ScannedIds(segments, segments if structural is None else replace(structural, device=segments.device))
-
-
-def refuse_kernel_fields(given: Mapping[str, object]) -> None:
-    """Raise where a batch holds arguments of kernels, which cannot be compared with its ids.
-
-    Raises:
-        EncodingError: with every such argument.
-    """
-    message = "is an argument of kernels, whose name does not tell which places it counts"
-    remedy = "Leave it out, and derive it from the ids where the kernel is called."
-    problems = [
-        Problem(name, message, "unsupported", remedy=remedy)
-        for name, value in given.items()
-        if name in _KERNEL_FIELDS and value is not None
-    ]
-    if problems:
-        raise EncodingError(*problems)
 
 
 def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Tensor]:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, require_count, require_pad_token
+from neatpack.adapters.batch_entries import batch_shape
 from neatpack.adapters.boundary_fields import IDS
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Segments
-from neatpack.adapters.token_fields import batch_shape, move_tokens, require_movable, scan_ids
+from neatpack.adapters.token_fields import move_tokens, require_movable, scan_ids
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, EncodingError, Problem
 

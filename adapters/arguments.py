@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Final, cast
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.contracts.errors import BatchError, EncodingError, PackingError, Problem
+from neatpack.contracts.errors import EncodingError, PackingError, Problem
 from neatpack.contracts.tensors import is_dense
 
 INT32_MAX: Final = 2**31 - 1
@@ -103,18 +103,6 @@ def require_places(batch: int, sequence_length: int) -> None:
         message = f"must make a batch of 1 to {INT32_MAX} places"
         remedy = "Give at least one row, and cut a batch that is larger along its rows."
         raise EncodingError(Problem("sequence_length", message, "value", value=(batch, sequence_length), remedy=remedy))
-
-
-def require_batch(batch: object) -> None:
-    """Raise unless a batch is a mapping whose entries can be replaced.
-
-    Raises:
-        BatchError: it is something else.
-    """
-    if not isinstance(batch, MutableMapping):
-        message = "must be a mapping whose entries can be replaced"
-        remedy = "Pass a dict; of another mapping, dict(batch)."
-        raise BatchError(Problem("batch", message, "type", value=type(batch).__name__, remedy=remedy))
 
 
 def require_flag(value: object, field: str, *, error: type[PackingError] = EncodingError) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.agreement import scan_agreeing
-from neatpack.adapters.arguments import require_batch, require_choice, require_flag
+from neatpack.adapters.arguments import require_choice, require_flag
+from neatpack.adapters.batch_entries import require_batch, require_structure
 from neatpack.adapters.boundary_fields import IDS
 from neatpack.adapters.layout import require_trailing_padding
 from neatpack.adapters.segments import Segments
 from neatpack.adapters.thd import thd_lengths
-from neatpack.adapters.training_batch import require_structure
 from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, TrainingBatch
 from neatpack.contracts.errors import BatchError, DocumentIdsError, Problem
 

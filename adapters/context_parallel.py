@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neatpack.adapters.agreement import ScannedIds, scan_agreeing
 from neatpack.adapters.arguments import require_choice, require_count
+from neatpack.adapters.batch_entries import given_ids, require_tensor
 from neatpack.adapters.boundary_fields import IDS, PACKED_SEQ_IDS
 from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.labels import require_label_shift
@@ -17,8 +18,7 @@ from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.thd import padded_lengths, thd_lengths
-from neatpack.adapters.token_fields import given_ids, move_tokens, require_movable
-from neatpack.adapters.training_batch import require_tensor
+from neatpack.adapters.token_fields import move_tokens, require_movable
 from neatpack.contracts.batch import LabelShift, TrainingBatch
 from neatpack.contracts.encodings import THDLengths
 from neatpack.contracts.errors import EncodingError, Problem

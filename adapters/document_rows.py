@@ -21,8 +21,7 @@ from neatpack.adapters.arguments import (
 from neatpack.adapters.host_arrays import Integers, to_tensor
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Segments, as_segments
-from neatpack.adapters.token_fields import dtype_problems, holds
-from neatpack.adapters.token_tensors import device_problems
+from neatpack.adapters.token_tensors import device_problems, dtype_problems, holds
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 
 

@@ -9,12 +9,12 @@ from typing import Final, cast
 import numpy as np
 from torch import Tensor
 
-from neatpack.adapters.agreement import refuse_kernel_fields
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
+from neatpack.adapters.batch_entries import batch_shape, entries, holds_tensors, refuse_kernel_fields
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS
 from neatpack.adapters.physical import PADDING_SEGMENTS, PaddingSegments, flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
-from neatpack.adapters.token_fields import batch_shape, entries, holds_tensors, scan_ids
+from neatpack.adapters.token_fields import scan_ids
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
 
-from neatpack.adapters.agreement import refuse_kernel_fields
-from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, require_pad_token, tensor_problems
+from neatpack.adapters.arguments import INTEGER_DTYPES, require_pad_token, tensor_problems
+from neatpack.adapters.batch_entries import batch_shape, entries, given_ids, holds_tensors, refuse_kernel_fields
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.host_arrays import read_on_host
 from neatpack.adapters.segments import Segments, as_segments
-from neatpack.adapters.token_tensors import device_problems
+from neatpack.adapters.token_tensors import device_problems, dtype_problems, holds
 from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
@@ -34,36 +33,6 @@ _PER_DOCUMENT: Final = ("document_keys", "document_starts")
 _RULES: Final = field_axes(TrainingBatch)
 _LABELS: Final = "labels"
 """How the names of all entries of targets end: `labels`, `shift_labels`, `mtp_labels`."""
-
-
-def batch_shape(batch: TrainingBatch[Tensor]) -> tuple[int, int]:
-    """Give rows and places of a row, by `input_ids`.
-
-    Raises:
-        BatchError: the batch has no `input_ids` of two dimensions.
-    """
-    tokens = entries(batch).get("input_ids")
-    if tokens is None:
-        raise BatchError(Problem("input_ids", "missing", "missing", remedy="Give the tokens, [batch, sequence]."))
-    problems = tensor_problems(tokens, "input_ids", data=False)
-    if problems or not isinstance(tokens, Tensor):
-        raise BatchError(*problems)
-    if tokens.ndim != 2:
-        remedy = "One row alone is [1, sequence]."
-        raise BatchError(
-            Problem("input_ids", "must be [batch, sequence]", "rank", value=tuple(tokens.shape), remedy=remedy)
-        )
-    return tokens.shape[0], tokens.shape[1]
-
-
-def entries(batch: TrainingBatch[Tensor]) -> Mapping[str, object]:
-    """Give the entries of a batch, those that it does not declare included.
-
-    Raises:
-        BatchError: the batch is no mapping.
-    """
-    require_instance(batch, Mapping, "batch", "Pass a dict.", error=BatchError)
-    return cast("Mapping[str, object]", batch)
 
 
 def token_axis(name: str, value: Tensor, shape: tuple[int, int]) -> int | None:
@@ -83,19 +52,6 @@ def token_axis(name: str, value: Tensor, shape: tuple[int, int]) -> int | None:
             return None
         axis = named[0].index("batch")
     return axis if tuple(value.shape[axis : axis + 2]) == shape else None
-
-
-def given_ids(batch: TrainingBatch[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-    """Give the ids of these names that the batch has, in the order of the names.
-
-    Raises:
-        BatchError: it has none.
-    """
-    given = entries(batch)
-    ids = {name: value for name in names if isinstance(value := given.get(name), Tensor)}
-    if not ids:
-        raise BatchError(Problem("document_ids", "the batch has no ids", "missing", remedy="Supply document_ids."))
-    return ids
 
 
 def scan_ids(batch: TrainingBatch[Tensor], names: Sequence[str]) -> Segments:
@@ -212,14 +168,6 @@ def _require_fills(batch: TrainingBatch[Tensor], pad_token_id: int) -> None:
         raise BatchError(*problems)
 
 
-def holds(dtype: torch.dtype, number: int) -> bool:
-    """Tell whether a dtype has a number, in floating point at least one near it."""
-    if dtype == torch.bool:
-        return number in (0, 1)
-    limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
-    return limits.min <= number <= limits.max
-
-
 def _speaks_of_tokens(name: str, value: object, shape: tuple[int, int]) -> bool:
     """Tell whether an entry cannot stay as it is while the tokens move."""
     if name in DERIVED_FIELDS:
@@ -239,15 +187,6 @@ def _is_converted(name: str, value: object, shape: tuple[int, int]) -> bool:
     return value is not None and name in _RULES and bool(_RULES[name].axes)
 
 
-def holds_tensors(value: object) -> bool:
-    """Tell whether an entry is a tensor, FlexAttention's mask, or holds some."""
-    if isinstance(value, Mapping):
-        return any(map(holds_tensors, cast("Mapping[object, object]", value).values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(holds_tensors, cast("Sequence[object]", value)))
-    return isinstance(value, (Tensor, BlockMask))
-
-
 def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:
     """List what keeps an entry from moving with the tokens."""
     converted = not isinstance(value, Tensor) and name not in _NOT_MOVED and _is_converted(name, value, shape)
@@ -256,15 +195,6 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
     if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]
     return device_problems(value, device, name, "input_ids lies") or dtype_problems(name, value)
-
-
-def dtype_problems(name: str, value: Tensor) -> list[Problem]:
-    """List what keeps the values of a tensor from being taken to other places: torch has no such function for all."""
-    narrow_float = value.is_floating_point() and value.dtype.itemsize == 1
-    if narrow_float or value.is_quantized or value.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        remedy = "Convert it: torch moves no tokens of this dtype."
-        return [Problem(name, "has a dtype that cannot be moved", "dtype", value=value.dtype, remedy=remedy)]
-    return []
 
 
 def _require_places(places: object, shape: tuple[int, int], device: torch.device) -> None:

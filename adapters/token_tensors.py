@@ -56,3 +56,20 @@ def device_problems(value: Tensor, device: torch.device, field: str, lies: str) 
         return []
     message = f"must lie where {lies}, on {device}"
     return [Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")]
+
+
+def dtype_problems(name: str, value: Tensor) -> list[Problem]:
+    """List what keeps the values of a tensor from being taken to other places: torch has no such function for all."""
+    narrow_float = value.is_floating_point() and value.dtype.itemsize == 1
+    if narrow_float or value.is_quantized or value.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        remedy = "Convert it: torch moves no tokens of this dtype."
+        return [Problem(name, "has a dtype that cannot be moved", "dtype", value=value.dtype, remedy=remedy)]
+    return []
+
+
+def holds(dtype: torch.dtype, number: int) -> bool:
+    """Tell whether a dtype has a number, in floating point at least one near it."""
+    if dtype == torch.bool:
+        return number in (0, 1)
+    limits = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
+    return limits.min <= number <= limits.max

@@ -5,9 +5,6 @@ Entries of the mapping are replaced, no tensor is written to, and a batch that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,12 +12,13 @@ from torch import Tensor
 
 from neatpack.adapters.agreement import check_agreement
 from neatpack.adapters.agreement_per_token import require_restarts
-from neatpack.adapters.arguments import INT64_MAX, require_batch, tensor_problems
+from neatpack.adapters.arguments import INT64_MAX
+from neatpack.adapters.batch_entries import require_batch, require_structure, require_tensor
 from neatpack.adapters.host_arrays import read_together
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Documents, Segments, scan_array
 from neatpack.adapters.token_tensors import bool_rows_problems, same_place_problems
-from neatpack.contracts.batch import TrainingBatch, validate_training_batch
+from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem
 from neatpack.contracts.tensors import is_dense
@@ -117,36 +115,6 @@ def enable_xdoc_attention(
     batch["attention_document_ids"] = joined
     batch["position_ids"] = position_ids.to(torch.int64) + segments.tensor(shift).view(joined.shape)
     return batch
-
-
-def require_tensor(batch: TrainingBatch[Tensor], name: str, remedy: str) -> Tensor:
-    """Give a tensor of the batch.
-
-    Raises:
-        BatchError: the batch is no mapping, or there is no such tensor in it.
-    """
-    entries = cast("object", batch)
-    if not isinstance(entries, Mapping):
-        message = "must be a mapping of entries"
-        raise BatchError(Problem("batch", message, "type", value=type(entries).__name__, remedy="Pass a dict."))
-    value = cast("Mapping[str, object]", entries).get(name)
-    if value is None:
-        raise BatchError(Problem(name, "missing", "missing", remedy=remedy))
-    problems = tensor_problems(value, name)
-    if problems:
-        raise BatchError(*problems)
-    return cast("Tensor", value)
-
-
-def require_structure(batch: TrainingBatch[Tensor]) -> None:
-    """Check ranks, dtypes and equal sizes of the entries that are there.
-
-    Raises:
-        BatchError: with every problem.
-    """
-    problems = [problem for problem in validate_training_batch(batch) if problem.kind != "missing"]
-    if problems:
-        raise BatchError(*problems)
 
 
 def _check_given_policy(document_ids: Tensor, given: object) -> None:

@@ -8,8 +8,9 @@ from typing import Final, cast
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import refuse_kernel_fields, scan_agreeing
-from neatpack.adapters.arguments import require_batch, require_flag
+from neatpack.adapters.agreement import scan_agreeing
+from neatpack.adapters.arguments import require_flag
+from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure, require_tensor
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.layout import require_no_holes
@@ -17,7 +18,6 @@ from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.neat_metadata import build_packed_sequence_metadata
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
-from neatpack.adapters.training_batch import require_structure, require_tensor
 from neatpack.contracts.batch import LabelShift, TrainingBatch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem

@@ -73,8 +73,15 @@ class WireModel(BaseModel):
             raise cls.error(*_problems(cls.__name__, error)) from error
 
 
-_METADATA_NAMES: Final = AliasChoices("requires_packed_sequence_metadata", "return_packed_sequence_metadata")
+_METADATA_NAMES: Final = ("requires_packed_sequence_metadata", "return_packed_sequence_metadata")
 """What the two generations of the loader's contract call the same flag."""
+
+
+def _name_either(schema: dict[str, Any]) -> None:
+    """Let a schema have the flag under either name, and not under both, of which pydantic tells the first alone."""
+    older, newer = _METADATA_NAMES
+    schema["properties"][newer] = schema["properties"][older]
+    schema["not"] = {"required": [older, newer]}
 
 
 class WireCapabilities(WireModel):
@@ -93,10 +100,12 @@ packed_mask_type, requires_packed_sequence_metadata, uses_native_fa4, return_doc
 position_policy.
     """
 
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_name_either)
+
     error: ClassVar[type[PackingError]] = CapabilitiesError
 
     packed_mask_type: PackedMaskType
-    requires_packed_sequence_metadata: Annotated[bool, Field(validation_alias=_METADATA_NAMES)] = False
+    requires_packed_sequence_metadata: Annotated[bool, Field(validation_alias=AliasChoices(*_METADATA_NAMES))] = False
     uses_native_fa4: bool = False
     return_document_ids: bool = False
     max_sequence_length: Annotated[int, Field(ge=1)] | None = None

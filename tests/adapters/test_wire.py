@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import sys
+from collections.abc import Callable
 from typing import Any, cast, get_args
 
 import pytest
@@ -195,6 +197,45 @@ def test_the_schemas_say_what_the_models_take() -> None:
     assert packing["properties"]["capacity"]["minimum"] == 1
     assert capabilities["properties"]["packed_mask_type"]["enum"] == list(PACKED_MASK_TYPES)
     assert list(get_args(WireCapabilities.model_fields["packed_mask_type"].annotation)) == list(PACKED_MASK_TYPES)
+
+
+_LEAST: Any = {WireCapabilities: {"packed_mask_type": "document_ids"}, WirePackingOptions: {"capacity": 8}}
+_NAMES: Any = {model: [*model.model_fields, "return_packed_sequence_metadata", "mask"] for model in WIRE_MODELS}
+_VALUES = [None, True, 0, 8, 2**31, "8", "sequence", "flash_varlen", "wrap", "split"]
+
+
+@pytest.mark.parametrize("model", WIRE_MODELS)
+def test_a_schema_allows_what_its_model_reads_and_nothing_else(model: Any) -> None:
+    schema, allowed = json_schemas()[model.__name__], 0
+    for names in itertools.combinations_with_replacement(_NAMES[model], 2):
+        for values in itertools.product(_VALUES, repeat=2):
+            entries = {**_LEAST[model], **dict(zip(names, values, strict=True))}
+            try:
+                model.read(entries)
+                is_read = True
+            except model.error:
+                is_read = False
+            assert allows(schema, entries) == is_read, entries
+            allowed += is_read
+    assert allowed
+
+
+def allows(schema: Any, value: Any) -> bool:
+    """Tell whether a schema allows a value, by the words of JSON Schema that stand in ours."""
+    types = {"object": dict, "boolean": bool, "integer": int, "string": str, "null": type(None)}
+    words: dict[str, Callable[[Any], bool]] = {
+        "type": lambda name: type(value) is types[name],
+        "enum": lambda values: value in values,
+        "minimum": lambda least: type(value) is not int or value >= least,
+        "maximum": lambda most: type(value) is not int or value <= most,
+        "anyOf": lambda schemas: any(allows(each, value) for each in schemas),
+        "not": lambda other: not allows(other, value),
+        "required": lambda names: set(names) <= set(value),
+        "properties": lambda fields: all(allows(fields[name], value[name]) for name in fields if name in value),
+        "additionalProperties": lambda allowed: allowed or set(value) <= set(schema["properties"]),
+    }
+    said = {word: what for word, what in schema.items() if word not in ("$schema", "title", "description", "default")}
+    return all(words[word](what) for word, what in said.items())
 
 
 def test_pydantic_is_imported_by_this_module_alone() -> None:

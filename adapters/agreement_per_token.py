@@ -111,7 +111,9 @@ def check_mask(segments: Segments, ids: Array, given: object, arrays: Mapping[st
     if mask is None:
         return
     if mask.dtype == np.bool_ or mask.max() <= 1:
-        wrong = (mask != 0) != (ids != 0)
+        # At a hole either is right: tokens that policy took out, and what stands inside a document.
+        taken_out = (arrays.get("document_ids", ids) != 0) & (ids == 0)
+        wrong = ((mask != 0) != (ids != 0)) & ~taken_out
         for hole in segments.holes.tolist():
             wrong.ravel()[segments.bounds[hole] : segments.bounds[hole + 1]] = False
         raise_first(name, wrong | (mask < 0), mask, "marks other tokens than the ids keep")

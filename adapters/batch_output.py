@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import require_choice, require_flag
-from neatpack.adapters.batch_entries import require_batch, require_structure
+from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure
 from neatpack.adapters.boundary_fields import IDS
 from neatpack.adapters.layout import require_trailing_padding
 from neatpack.adapters.segments import Segments
@@ -41,7 +41,7 @@ def convert_batch_output(
         BatchError: no such format, a batch without ids, with misshapen entries or whose entries cannot be replaced, or
             `padded_documents` that is no bool.
         DocumentIdsError: the ids are malformed, have a hole, padding elsewhere, or a row without any token.
-        EncodingError: other ids or the padding mask of the batch contradict them.
+        EncodingError: an entry contradicts them, or is an argument of a kernel.
 
     Example:
         >>> import torch
@@ -79,9 +79,9 @@ def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
         remedy = "Run adapt_model_inputs first."
         raise BatchError(Problem("attention_document_ids", "the batch has no ids", "missing", remedy=remedy))
     require_structure(batch)
-    compared = {name: given.get(name) for name in (*IDS, "padding_mask")}
+    refuse_kernel_fields(given)
     ids = cast("Tensor", given[field])
-    scanned = scan_agreeing(ids, compared, field=field, position_policy="sequence")
+    scanned = scan_agreeing(ids, given, field=field, position_policy="sequence")
     kept, packed = (np.repeat(each.ids != 0, each.lengths) for each in (scanned.attention, scanned.structural))
     taken_out = np.flatnonzero(packed & ~kept)
     if taken_out.size:

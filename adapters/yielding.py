@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,7 +100,7 @@ def apply_packing_contract(
         require_no_holes(segments, name)
     fields: dict[str, object] = {
         PACKED_SEQ_IDS: ids.to(torch.int64),
-        "padding_mask": _padding_mask(entries, ids),
+        "padding_mask": _padding_mask(entries, segments),
         "labels": mask_labels(
             labels, segments, label_shift, document_ids=scanned.structural, inside_documents=inside_documents
         ),
@@ -117,12 +118,16 @@ def _attention_ids(batch: TrainingBatch[Tensor]) -> tuple[str, Tensor]:
     return name, require_tensor(batch, name, "Derive them, as document_ids_from_positions(...).")
 
 
-def _padding_mask(entries: Mapping[str, object], ids: Tensor) -> Tensor:
-    """Padding is where the structural ids are 0. Without those, a mask that came along tells it from holes."""
+def _padding_mask(entries: Mapping[str, object], segments: Segments) -> Tensor:
+    """Padding is where the structural ids are 0; without those, where a mask says so, or else but for zeros inside."""
     structural, padding_mask = entries.get("document_ids"), entries.get("padding_mask")
     if isinstance(structural, Tensor):
         return structural == 0
-    return padding_mask if isinstance(padding_mask, Tensor) else ids == 0
+    if isinstance(padding_mask, Tensor):
+        return padding_mask
+    runs = np.zeros(segments.ids.size, np.bool_)
+    runs[segments.padding] = True
+    return segments.tensor(np.repeat(runs, segments.lengths)).view(segments.batch, segments.sequence)
 
 
 def _contract_fields(

@@ -20,6 +20,7 @@ from neatpack.adapters import (
     build_packed_sequence_metadata,
     build_position_ids,
     check_agreement,
+    convert_batch_output,
     enable_xdoc_attention,
     flash_varlen_kwargs,
     get_unpad_data,
@@ -65,6 +66,17 @@ def test_a_contradiction_is_refused_and_nothing_changes(fault: BatchFault, data:
     for name, value in batch.items():
         kept = before[name]
         assert torch.equal(value, kept) if isinstance(value, Tensor) and isinstance(kept, Tensor) else value == kept
+
+
+@holds_for(fault=st.sampled_from(BATCH_FAULTS), data=st.data())
+def test_a_contradiction_is_refused_where_thd_is_the_last_step(fault: BatchFault, data: st.DataObject) -> None:
+    batch = data.draw(contradicting_batches(fault))
+    before = dict(batch)
+    with pytest.raises(EncodingError) as caught:
+        convert_batch_output(batch, "thd", padded_documents=True)
+    assert caught.value.problems[0].field in _FIELDS[fault]
+    assert list(batch) == list(before)
+    assert all(batch[name] is before[name] for name in before)  # type: ignore[literal-required]
 
 
 @given(ids=attention_document_ids())
@@ -376,6 +388,19 @@ def test_a_plain_mask_may_keep_a_hole_or_leave_it_out() -> None:
     for mask in ([[1, 1, 1, 1, 1]], [[1, 1, 1, 0, 0]]):
         with pytest.raises(EncodingError, match="attention_mask"):
             check_agreement(ids, {"attention_mask": torch.tensor(mask)})
+
+
+@holds_for(ids=document_ids(dtypes=(torch.int64,)), data=st.data())
+def test_a_plain_mask_may_keep_whatever_policy_took_out(ids: Tensor, data: st.DataObject) -> None:
+    attention, tokens = _some_excluded(ids, data), ids != 0
+    for mask in (tokens, attention != 0, tokens.long()):
+        check_agreement(attention, {"document_ids": ids, "attention_mask": mask})
+    row, place = (data.draw(st.integers(0, size - 1)) for size in ids.shape)
+    if not tokens[row, place] or attention[row, place]:
+        wrong = tokens.clone()
+        wrong[row, place] ^= True
+        with pytest.raises(EncodingError, match=rf"attention_mask\[row {row}, position {place}\]"):
+            check_agreement(attention, {"document_ids": ids, "attention_mask": wrong})
 
 
 def test_a_longest_that_is_too_short_is_refused() -> None:

@@ -31,7 +31,7 @@ _MASK = torch.tensor([[False, False, False, False, True, True]])
         ({"document_ids": _STRUCTURAL}, _STRUCTURAL == 0),
         ({"document_ids": _STRUCTURAL, "padding_mask": _STRUCTURAL == 0}, _STRUCTURAL == 0),
         ({"padding_mask": _MASK}, _MASK),
-        ({}, _IDS == 0),
+        ({}, _MASK),
     ],
 )
 def test_padding_is_told_from_tokens_that_attention_leaves_out(brought: Any, expected: torch.Tensor) -> None:

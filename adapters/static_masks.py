@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from neatpack.adapters.arguments import require_flag
 from neatpack.adapters.block_mask import VisibleBlocks, assemble, checked_block_size, mask_function
-from neatpack.adapters.masks import require_mask_dtype
+from neatpack.adapters.masks import MASK_BYTES_LIMIT, require_mask_dtype, require_mask_size
 from neatpack.adapters.static_scan import StaticBounds, StaticScan, as_scan
 from neatpack.adapters.static_status import StaticRule, first_fault
 from neatpack.adapters.visibility import require_window, seen_range, sees
@@ -20,6 +20,8 @@ def static_block_causal_mask(
     bounds: StaticBounds,
     dtype: torch.dtype = torch.bool,
     window: int | None = None,
+    *,
+    max_bytes: int = MASK_BYTES_LIMIT,
 ) -> tuple[Tensor, Tensor]:
     """Give the mask of causal attention inside documents, as `build_block_causal_mask` does. And give the status.
 
@@ -28,13 +30,14 @@ def static_block_causal_mask(
         bounds: documents of a row and tokens of a document.
         dtype: bool, or a floating dtype for a mask that is added to scores.
         window: how many places a query sees, its own included; None for no limit.
+        max_bytes: refuse to build a larger mask.
 
     Returns:
         `[batch, 1, sequence, sequence]` in the dtype. And the status.
 
     Raises:
         DocumentIdsError: as `scan_static`.
-        EncodingError: the dtype or the window is no such thing.
+        EncodingError: the dtype or the window is no such thing, or the mask would be larger than `max_bytes`.
 
     Example:
         >>> static_block_causal_mask(torch.tensor([[1, 1, 0]]), StaticBounds(1, 3, 3))[0].int()
@@ -45,6 +48,7 @@ def static_block_causal_mask(
     require_mask_dtype(dtype)
     scan = as_scan(document_ids, bounds)
     places, ids = scan.places, scan.ids[:, None, 1:]
+    require_mask_size((ids.shape[0], 1, ids.shape[2], ids.shape[2]), dtype, max_bytes)
     visible = sees(ids[..., None], ids[..., None, :], places[:, None], places, window=window)
     status = first_fault(scan, {StaticRule.RETURNING_ID: scan.returning()})
     if dtype == torch.bool:

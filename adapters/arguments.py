@@ -105,6 +105,12 @@ def require_places(batch: int, sequence_length: int) -> None:
         raise EncodingError(Problem("sequence_length", message, "value", value=(batch, sequence_length), remedy=remedy))
 
 
+def too_many_places(field: str, shape: tuple[int, ...]) -> Problem:
+    """Say that a batch of this shape has more places than int32 offsets can count."""
+    message = f"has more places than int32 offsets can count, {INT32_MAX}"
+    return Problem(field, message, "shape", value=shape, remedy="Cut the batch along its rows.")
+
+
 def require_flag(value: object, field: str, *, error: type[PackingError] = EncodingError) -> None:
     """Raise unless an argument is a bool.
 

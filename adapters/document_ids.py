@@ -13,7 +13,7 @@ from typing_extensions import TypeIs
 from neatpack.adapters.arguments import int_remedy, is_count, require_count, require_places, shown
 from neatpack.adapters.host_arrays import read_together, to_tensor
 from neatpack.adapters.segments import Segments, as_segments, scan_segments
-from neatpack.adapters.token_tensors import integer_rows_problems, padding_mask_problems, same_place_problems
+from neatpack.adapters.token_tensors import padded_rows_problems
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 
@@ -110,7 +110,7 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
         >>> document_ids_from_positions(torch.tensor([[3, 4, 0, 1, 2, 0, 0]]), torch.arange(7)[None] > 4)
         tensor([[1, 1, 2, 2, 2, 0, 0]])
     """
-    problems = _position_problems(position_ids, padding_mask)
+    problems = padded_rows_problems(position_ids, padding_mask, "position_ids")
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(position_ids, dtype=torch.bool) if padding_mask is None else padding_mask
@@ -165,14 +165,6 @@ def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length:
     for row, row_lengths in enumerate(lengths):
         ids[row, : sum(map(int, row_lengths))] = np.repeat(np.arange(1, len(row_lengths) + 1), row_lengths)
     return to_tensor(ids)
-
-
-def _position_problems(position_ids: object, padding_mask: Tensor | None) -> list[Problem]:
-    problems = integer_rows_problems(position_ids, "position_ids")
-    if problems or padding_mask is None or not isinstance(position_ids, Tensor):
-        return problems
-    problems = padding_mask_problems(padding_mask)
-    return problems or same_place_problems(padding_mask, position_ids, "padding_mask", "position_ids")
 
 
 def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> list[Problem]:

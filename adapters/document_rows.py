@@ -18,7 +18,7 @@ from neatpack.adapters.arguments import (
     require_list,
     tensor_problems,
 )
-from neatpack.adapters.host_arrays import Integers, to_tensor
+from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems, dtype_problems, holds
@@ -97,18 +97,14 @@ class DocumentRows:
         require_instance(parts, Sequence, "parts", "Give a list of tensors, one for each batch.", error=BatchError)
         if len(parts) != len(self.places):
             remedy = "Give what each of these batches gave, in their order."
-            problem = Problem(
-                "parts", f"must be one for each of {len(self.places)} batches", "value", value=len(parts), remedy=remedy
-            )
-            raise BatchError(problem)
+            message = f"must be one for each of {len(self.places)} batches"
+            raise BatchError(Problem("parts", message, "value", value=len(parts), remedy=remedy))
         for part, places in zip(parts, self.places, strict=True):
             _require_values("parts", part, 0, (places.shape[0], places.shape[1]), self.sources.device)
         rests = sorted({tuple(part.shape[2:]) for part in parts})
         if len(rests) > 1:
-            remedy = "Give parts of one kind."
-            raise BatchError(
-                Problem("parts", "must all have the same dimensions per token", "shape", value=rests, remedy=remedy)
-            )
+            message = "must all have the same dimensions per token"
+            raise BatchError(Problem("parts", message, "shape", value=rests, remedy="Give parts of one kind."))
         flat = [part.flatten(0, 1) for part in parts]
         joined = flat[0] if len(flat) == 1 else torch.cat(flat)
         found = joined.index_select(0, self.sources)
@@ -162,7 +158,7 @@ def document_rows(document_ids: Tensor | Segments, groups: Sequence[Sequence[int
         lengths=tuple(lengths),
         places=tuple(segments.tensor(np.maximum(each, 0)) for each in places),
         padding=tuple(segments.tensor(each < 0) for each in places),
-        sources=to_tensor(np.maximum(sources, 0), segments.device),
+        sources=segments.tensor(np.maximum(sources, 0)),
         in_no_document=segments.tensor(sources < 0),
     )
 

@@ -163,61 +163,66 @@ def _put(tensor: Tensor, place: tuple[int, ...], value: int | Tensor) -> Tensor:
     return changed
 
 
+def _changed(encoding: Any, **entries: Tensor) -> Encoding:
+    return cast("Encoding", replace(encoding, **entries))
+
+
+def _last_offsets(offsets: Tensor) -> Tensor:
+    return (offsets > 0) & (offsets == offsets.max(1, keepdim=True).values)
+
+
 def _index_outside(draw: st.DrawFn, rows: Any, ids: Tensor) -> Encoding:
     indices = rows.packed_token_indices
     beyond = ids.shape[1] + draw(st.integers(0, 3))
-    return cast("Encoding", replace(rows, packed_token_indices=_put(indices, _pick(draw, indices >= 0), beyond)))
+    return _changed(rows, packed_token_indices=_put(indices, _pick(draw, indices >= 0), beyond))
 
 
 def _index_twice(draw: st.DrawFn, rows: Any, ids: Tensor) -> Encoding:
     indices = rows.packed_token_indices
     row, place = _pick(draw, (ids != 0) & ((ids != 0).cumsum(1) > 1))
     before = indices[row, :place].max()
-    return cast("Encoding", replace(rows, packed_token_indices=_put(indices, (row, place), before)))
+    return _changed(rows, packed_token_indices=_put(indices, (row, place), before))
 
 
 def _offsets_fall(draw: st.DrawFn, rows: Any, ids: Tensor) -> Encoding:
     offsets = rows.cu_seqlens
-    row, last = _pick(draw, (offsets > 0) & (offsets == offsets.max(1, keepdim=True).values))
+    row, last = _pick(draw, _last_offsets(offsets))
     # One entry more in every row, so that the last offset comes after one that is above it.
     longer = torch.cat([offsets, torch.full_like(offsets[:, :1], -1)], dim=1)
     longer = _put(longer, (row, last + 1), offsets[row, last])
-    return cast("Encoding", replace(rows, cu_seqlens=_put(longer, (row, last), ids.shape[1] + draw(st.integers(1, 3)))))
+    return _changed(rows, cu_seqlens=_put(longer, (row, last), ids.shape[1] + draw(st.integers(1, 3))))
 
 
 def _tokens_uncovered(draw: st.DrawFn, rows: Any, _: Tensor) -> Encoding:
     offsets = rows.cu_seqlens
-    last = (offsets > 0) & (offsets == offsets.max(1, keepdim=True).values)
-    place = _pick(draw, last)
-    return cast("Encoding", replace(rows, cu_seqlens=_put(offsets, place, offsets[place] - 1)))
+    place = _pick(draw, _last_offsets(offsets))
+    return _changed(rows, cu_seqlens=_put(offsets, place, offsets[place] - 1))
 
 
 def _batch_uncovered(draw: st.DrawFn, flat: Any, ids: Tensor) -> Encoding:
     end = ids.numel() + draw(st.sampled_from((-1, 1)))
-    return cast("Encoding", replace(flat, cu_seqlens=_put(flat.cu_seqlens, (-1,), end)))
+    return _changed(flat, cu_seqlens=_put(flat.cu_seqlens, (-1,), end))
 
 
 def _segment_over_rows(draw: st.DrawFn, flat: Any, ids: Tensor) -> Encoding:
     edge = ids.shape[1] * draw(st.integers(1, ids.shape[0] - 1))
-    return cast("Encoding", replace(flat, cu_seqlens=flat.cu_seqlens[flat.cu_seqlens != edge]))
+    return _changed(flat, cu_seqlens=flat.cu_seqlens[flat.cu_seqlens != edge])
 
 
 def _row_uncovered(draw: st.DrawFn, rows: Any, ids: Tensor) -> Encoding:
     row = draw(st.integers(0, ids.shape[0] - 1))
-    return cast("Encoding", replace(rows, cu_seqlens=_put(rows.cu_seqlens, (row, -1), ids.shape[1] + 1)))
+    return _changed(rows, cu_seqlens=_put(rows.cu_seqlens, (row, -1), ids.shape[1] + 1))
 
 
 def _longer_than_slot(draw: st.DrawFn, lengths: Any, _: Tensor) -> Encoding:
     place = _pick(draw, lengths.seq_lens > 0)
-    return cast(
-        "Encoding", replace(lengths, seq_lens=_put(lengths.seq_lens, place, lengths.seq_lens_padded[place] + 1))
-    )
+    return _changed(lengths, seq_lens=_put(lengths.seq_lens, place, lengths.seq_lens_padded[place] + 1))
 
 
 def _slots_uncovered(draw: st.DrawFn, lengths: Any, _: Tensor) -> Encoding:
     padded = lengths.seq_lens_padded
     place = _pick(draw, padded > 0)
-    return cast("Encoding", replace(lengths, seq_lens_padded=_put(padded, place, padded[place] + 1)))
+    return _changed(lengths, seq_lens_padded=_put(padded, place, padded[place] + 1))
 
 
 def _slot_too_short(draw: st.DrawFn, flat: Any, _: Tensor) -> Encoding:
@@ -225,7 +230,7 @@ def _slot_too_short(draw: st.DrawFn, flat: Any, _: Tensor) -> Encoding:
     slots = flat.cu_seqlens_padded.diff()
     slots = _put(slots, (slot,), flat.cu_seqlens.diff()[slot] - 1)
     offsets = torch.cat([flat.cu_seqlens_padded[:1], slots.cumsum(0)]).to(torch.int32)
-    return cast("Encoding", replace(flat, cu_seqlens_padded=offsets))
+    return _changed(flat, cu_seqlens_padded=offsets)
 
 
 def _negative_length(draw: st.DrawFn, matrix: Any, _: Tensor) -> Encoding:

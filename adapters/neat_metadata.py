@@ -13,7 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, wrong_offset
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    int_remedy,
+    is_count,
+    require_flag,
+    tensor_problems,
+    too_many_places,
+    wrong_offset,
+)
 from neatpack.adapters.host_arrays import read_together, to_tensor
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
 from neatpack.adapters.segments import Documents, Segments, as_segments
@@ -163,13 +171,7 @@ def document_ids_from_metadata(
         >>> document_ids_from_metadata(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3]), (1, 4))
         tensor([[1, 0, 1, 2]])
     """
-    if shape is None and isinstance(cast("object", packed_token_indices), Tensor) and packed_token_indices.ndim == 1:
-        remedy = "Pass shape=(batch, sequence): flat indices do not tell where a row ends."
-        problems = [Problem("shape", "is missing, which flat metadata needs", "missing", remedy=remedy)]
-    elif shape is None:
-        problems = integer_rows_problems(packed_token_indices, "packed_token_indices")
-    else:
-        problems = _pair_problems(shape)
+    problems = _given_shape_problems(packed_token_indices, shape)
     if problems:
         raise EncodingError(*problems)
     batch, sequence = packed_token_indices.shape if shape is None else shape
@@ -223,10 +225,16 @@ def _row_offsets_of_few(
     return np.array(rows, np.int32), longest
 
 
-def _pair_problems(shape: tuple[int, int]) -> list[Problem]:
-    if isinstance(cast("object", shape), tuple) and len(shape) == 2:
-        return []
-    return [Problem("shape", "must be a pair of ints", "type", value=repr(shape), remedy="Give (batch, sequence).")]
+def _given_shape_problems(indices: object, shape: tuple[int, int] | None) -> list[Problem]:
+    """List what keeps rows and places of a row from being known."""
+    if shape is not None:
+        remedy = "Give (batch, sequence)."
+        is_pair = isinstance(cast("object", shape), tuple) and len(shape) == 2
+        return [] if is_pair else [Problem("shape", "must be a pair of ints", "type", value=repr(shape), remedy=remedy)]
+    if isinstance(indices, Tensor) and indices.ndim == 1:
+        remedy = "Pass shape=(batch, sequence): flat indices do not tell where a row ends."
+        return [Problem("shape", "is missing, which flat metadata needs", "missing", remedy=remedy)]
+    return integer_rows_problems(indices, "packed_token_indices")
 
 
 def _metadata_form_problems(indices: object, offsets: object, batch: int, sequence: int) -> list[Problem]:
@@ -248,9 +256,7 @@ def _metadata_form_problems(indices: object, offsets: object, batch: int, sequen
         return problems
     batch, sequence = int(batch), int(sequence)
     if batch * sequence > INT32_MAX:
-        message = f"has more places than int32 offsets can count, {INT32_MAX}"
-        remedy = "Cut the batch along its rows."
-        return [Problem("packed_token_indices", message, "shape", value=(batch, sequence), remedy=remedy)]
+        return [too_many_places("packed_token_indices", (batch, sequence))]
     return _metadata_shape_problems(tuple(indices.shape), tuple(offsets.shape), batch, sequence)
 
 

@@ -13,6 +13,7 @@ from neatpack.adapters.arguments import (
     require_choice,
     require_count,
     tensor_problems,
+    too_many_places,
     wrong_offset,
 )
 from neatpack.adapters.host_arrays import Integers, read_on_host, read_together, to_tensor
@@ -144,9 +145,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     """
     problems = integer_rows_problems(position_ids, "position_ids")
     if not problems and position_ids.numel() > INT32_MAX:
-        message = f"has more places than int32 offsets can count, {INT32_MAX}"
-        remedy = "Cut the batch along its rows."
-        problems = [Problem("position_ids", message, "shape", value=tuple(position_ids.shape), remedy=remedy)]
+        problems = [too_many_places("position_ids", tuple(position_ids.shape))]
     if problems:
         raise EncodingError(*problems)
     sequence = position_ids.shape[1]

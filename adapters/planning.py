@@ -8,11 +8,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from neatpack.adapters.arguments import (
-    INT32_MAX,
-    require_choice,
-    require_count,
-)
+from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count
 from neatpack.adapters.best_fit import best_fit, radix_order
 from neatpack.adapters.first_fit import first_fit
 from neatpack.adapters.host_arrays import Integers

@@ -76,14 +76,12 @@ class RankPlan:
         require_remainder(self.remainder)
         object.__setattr__(self, "seed", require_seed(self.seed))
         dealt = np.append(self.steps[self.steps != PADDING_ROW], np.array(self.carried, np.int64))
+        remedy = "Call balance_rows or resume_rows, which deal each row once."
         if dealt.size and not 0 <= dealt.min() <= dealt.max() < len(self.rows):
-            remedy = "Call balance_rows or resume_rows, which deal each row once."
-            raise PlanError(
-                Problem("steps", f"must hold rows of the plan, below {len(self.rows)}", "value", remedy=remedy)
-            )
+            message = f"must hold rows of the plan, below {len(self.rows)}"
+            raise PlanError(Problem("steps", message, "value", remedy=remedy))
         twice = np.flatnonzero(np.bincount(dealt, minlength=1) > 1)
         if twice.size:
-            remedy = "Call balance_rows or resume_rows, which deal each row once."
             raise PlanError(Problem("steps", "takes a row twice", "value", value=int(twice[0]), remedy=remedy))
         if (self.steps == PADDING_ROW).all(axis=(1, 2)).any():
             raise PlanError(Problem("steps", "has a step of nothing but padding", "value", remedy="Leave it out."))

@@ -10,13 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import (
-    INT32_MAX,
-    require_choice,
-    require_count,
-    require_instance,
-    require_readable,
-)
+from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_instance, require_readable
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.host_arrays import read_on_host, read_together, to_tensor
@@ -24,13 +18,7 @@ from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import padding_mask_problems, same_place_problems
-from neatpack.contracts.encodings import (
-    FLAKwargs,
-    GatheredStates,
-    PhysicalStates,
-    SegmentIndex,
-    parse_segment_index,
-)
+from neatpack.contracts.encodings import FLAKwargs, GatheredStates, PhysicalStates, SegmentIndex, parse_segment_index
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 PaddingIndex = Literal["unused", "numbered"]

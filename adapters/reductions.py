@@ -7,9 +7,9 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_choice, tensor_problems
+from neatpack.adapters.arguments import require_choice
 from neatpack.adapters.segments import Segments, as_segments
-from neatpack.adapters.token_tensors import device_problems
+from neatpack.adapters.token_tensors import device_problems, require_values
 from neatpack.contracts.errors import BatchError, Problem
 
 Reduction = Literal["sum", "mean"]
@@ -45,7 +45,10 @@ def reduce_by_document(values: Tensor, document_ids: Tensor | Segments, reductio
         (tensor([3., 4.]), tensor([1.5000, 4.0000]))
     """
     segments = as_segments(document_ids)
-    _require_values(values, segments)
+    require_values(values, (segments.batch, segments.sequence), "Give one value per token, for the same tokens.")
+    problems = device_problems(values, segments.device, "values", "the document ids lie")
+    if problems:
+        raise BatchError(*problems)
     require_choice(reduction, REDUCTIONS, "reduction")
     if values.dtype == torch.uint64:
         remedy = "Convert them: values.long()."
@@ -70,17 +73,3 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     if dtype.itemsize == 1 and dtype.is_floating_point:
         return torch.float32
     return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else torch.int64
-
-
-def _require_values(values: Tensor, segments: Segments) -> None:
-    problems = tensor_problems(values, "values", data=False)
-    if problems:
-        raise BatchError(*problems)
-    shape = (segments.batch, segments.sequence)
-    if tuple(values.shape[:2]) != shape:
-        message = f"must begin with the shape of the document ids, {shape}"
-        remedy = "Give one value per token, for the same tokens."
-        raise BatchError(Problem("values", message, "shape", value=tuple(values.shape), remedy=remedy))
-    problems = device_problems(values, segments.device, "values", "the document ids lie")
-    if problems:
-        raise BatchError(*problems)

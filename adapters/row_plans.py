@@ -28,7 +28,10 @@ from neatpack.contracts.errors import PlanError, Problem
 PADDING_ROW: Final = -1
 """In place of the number of a row: a row of nothing but padding."""
 
+_VERSION: Final = 1
+
 _LIST_REMEDY: Final = "Give a list."
+_MADE_REMEDY: Final = "Call plan_rows or RowPlan.from_rows."
 _CAPACITY_REMEDY: Final = "Give the places of a row."
 
 
@@ -231,9 +234,6 @@ class RowPlan:
         return f"RowPlan({size}, {self.fill:.1%} filled)"
 
 
-_VERSION: Final = 1
-
-
 def _parts(plan: RowPlan) -> list[Any]:
     return [getattr(plan, field.name) for field in fields(plan)]
 
@@ -283,15 +283,12 @@ def _piece(item: object, lengths: Integers, row: int) -> Piece:
 def _shape_problems(plan: RowPlan) -> list[Problem]:
     pieces = plan.documents.size
     if not plan.starts.size == plan.stops.size == pieces:
-        found = (pieces, plan.starts.size, plan.stops.size)
-        remedy = "Call plan_rows or RowPlan.from_rows."
-        return [Problem("documents", "starts and stops must be as many as pieces", "shape", value=found, remedy=remedy)]
+        message, found = "starts and stops must be as many as pieces", (pieces, plan.starts.size, plan.stops.size)
+        return [Problem("documents", message, "shape", value=found, remedy=_MADE_REMEDY)]
     ends = (plan.bounds[0], plan.bounds[-1]) if plan.bounds.size else ()
     if ends != (0, pieces):
-        remedy = "Call plan_rows or RowPlan.from_rows."
-        return [
-            Problem("bounds", f"must go from 0 to {pieces}, the number of pieces", "value", value=ends, remedy=remedy)
-        ]
+        message = f"must go from 0 to {pieces}, the number of pieces"
+        return [Problem("bounds", message, "value", value=ends, remedy=_MADE_REMEDY)]
     return []
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, INTEGER_DTYPES, tensor_problems
+from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, INTEGER_DTYPES, tensor_problems, too_many_places
 from neatpack.adapters.host_arrays import Integers, read_on_host, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, Problem
 
@@ -337,9 +337,7 @@ def _form_problems(value: object, field: str) -> list[Problem]:
         remedy = "A batch has at least one row and one place: leave empty batches out."
         problems.append(Problem(field, "is empty", "shape", value=tuple(value.shape), remedy=remedy))
     elif value.numel() > INT32_MAX:
-        remedy = "Cut the batch along its rows."
-        message = f"has more places than int32 offsets can count, {INT32_MAX}"
-        problems.append(Problem(field, message, "shape", value=tuple(value.shape), remedy=remedy))
+        problems.append(too_many_places(field, tuple(value.shape)))
     if value.is_meta:
         remedy = "Derive boundaries from ids that lie on a real device."
         problems.append(Problem(field, "is a meta tensor, without data", "device", value="meta", remedy=remedy))
@@ -361,9 +359,9 @@ def _beyond_problems(ids: npt.NDArray[np.integer[Any]], field: str) -> list[Prob
 
 def _value_problems(segments: Segments, field: str) -> list[Problem]:
     """List negative ids and ids that come back, the first of each row. It reads the table, not the tokens."""
-    problems: list[Problem] = []
     if segments.ids.min() >= 0:
         return _return_problems(segments, field)
+    problems: list[Problem] = []
     negative = np.flatnonzero(segments.ids < 0)
     for segment in negative[_first_of_each(segments.rows[negative])].tolist():
         row, position = segments.locate(segment)

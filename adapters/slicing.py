@@ -156,13 +156,11 @@ def _row_axis(name: str, value: Tensor, rows: int) -> int:
     problems = tensor_problems(value, name, data=False)
     if problems:
         raise BatchError(*problems)
+    axis = 0 if value.ndim else None
     if name in _RULES:
-        named = [axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim and "batch" in axes.names]
-        axis = named[0].index("batch") if named else 0
-        known = bool(named)
-    else:
-        axis, known = 0, value.ndim > 0
-    if not known or value.shape[axis] != rows:
+        forms = (axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim)
+        axis = next((names.index("batch") for names in forms if "batch" in names), None)
+    if axis is None or value.shape[axis] != rows:
         raise BatchError(_no_rows(name, tuple(value.shape), rows))
     return axis
 

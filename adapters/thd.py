@@ -6,13 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import (
-    INT32_MAX,
-    require_count,
-    require_instance,
-    require_places,
-    require_readable,
-)
+from neatpack.adapters.arguments import INT32_MAX, require_count, require_instance, require_places, require_readable
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents
 from neatpack.adapters.segments import Segments, as_segments, offsets_of

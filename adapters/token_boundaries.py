@@ -13,7 +13,7 @@ from typing_extensions import runtime_checkable
 
 from neatpack.adapters.arguments import INT64_MAX, INT64_MIN, require_count, require_flag
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
-from neatpack.adapters.token_tensors import integer_rows_problems, padding_mask_problems, same_place_problems
+from neatpack.adapters.token_tensors import padded_rows_problems
 from neatpack.contracts.errors import EncodingError, Problem
 
 _Marks: TypeAlias = npt.NDArray[np.bool_]
@@ -80,10 +80,7 @@ def document_ids_from_tokens(
     eos, bos = _token_ids(eos_token_id, "eos_token_id"), _token_ids(bos_token_id, "bos_token_id")
     _require_special_tokens(eos, bos, pad_token_id, tokenizer)
     require_flag(allow_unbroken, "allow_unbroken")
-    problems = integer_rows_problems(input_ids, "input_ids")
-    if not problems and padding_mask is not None:
-        problems = padding_mask_problems(padding_mask)
-        problems = problems or same_place_problems(padding_mask, input_ids, "padding_mask", "input_ids")
+    problems = padded_rows_problems(input_ids, padding_mask, "input_ids")
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(input_ids, dtype=torch.bool) if padding_mask is None else padding_mask

@@ -23,10 +23,10 @@ from neatpack.contracts.errors import BatchError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
 from neatpack.contracts.tensors import is_dense
 
-DERIVED_FIELDS: Final = (*METADATA_FIELDS, *FLASH_FIELDS, *LENGTH_FIELDS)
+_DERIVED: Final = (*METADATA_FIELDS, *FLASH_FIELDS, *LENGTH_FIELDS)
 """Entries that are derived from ids, and speak of places or lengths: they do not move with the tokens."""
 
-_NOT_MOVED: Final = (*DERIVED_FIELDS, "attention_mask", "seq_idx")
+_NOT_MOVED: Final = (*_DERIVED, "attention_mask", "seq_idx")
 """And those whose numbers at new padding would have to follow from the documents around it."""
 
 _PER_DOCUMENT: Final = ("document_keys", "document_starts")
@@ -44,14 +44,14 @@ def token_axis(name: str, value: Tensor, shape: tuple[int, int]) -> int | None:
         >>> token_axis("position_ids", torch.zeros(3, 2, 8), (2, 8)), token_axis("rewards", torch.zeros(2), (2, 8))
         (1, None)
     """
-    axis = 0
+    if name in _DERIVED:
+        return None
+    axis: int | None = 0
     if name in _RULES:
-        names = [axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim]
-        named = [each for each in names if each.count("batch") == each.count("sequence") == 1]
-        if not named or name in DERIVED_FIELDS:
-            return None
-        axis = named[0].index("batch")
-    return axis if tuple(value.shape[axis : axis + 2]) == shape else None
+        forms = (axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim)
+        per_token = (names for names in forms if names.count("batch") == names.count("sequence") == 1)
+        axis = next((names.index("batch") for names in per_token), None)
+    return None if axis is None or tuple(value.shape[axis : axis + 2]) != shape else axis
 
 
 def scan_ids(batch: TrainingBatch[Tensor], names: Sequence[str]) -> Segments:
@@ -170,7 +170,7 @@ def _require_fills(batch: TrainingBatch[Tensor], pad_token_id: int) -> None:
 
 def _speaks_of_tokens(name: str, value: object, shape: tuple[int, int]) -> bool:
     """Tell whether an entry cannot stay as it is while the tokens move."""
-    if name in DERIVED_FIELDS:
+    if name in _DERIVED:
         return True
     if isinstance(value, Tensor):
         return name not in _PER_DOCUMENT

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INTEGER_DTYPES, tensor_problems
-from neatpack.contracts.errors import Problem
+from neatpack.contracts.errors import BatchError, Problem
 
 
 def integer_rows_problems(value: object, field: str) -> list[Problem]:
@@ -41,6 +41,15 @@ def padding_mask_problems(padding_mask: object) -> list[Problem]:
     return bool_rows_problems(padding_mask, "padding_mask", "Give True at padding, for every place of the rows.")
 
 
+def padded_rows_problems(value: object, padding_mask: Tensor | None, field: str) -> list[Problem]:
+    """List what keeps a value from being integers as `integer_rows_problems`, or a mask from marking their padding."""
+    problems = integer_rows_problems(value, field)
+    if problems or padding_mask is None or not isinstance(value, Tensor):
+        return problems
+    problems = padding_mask_problems(padding_mask)
+    return problems or same_place_problems(padding_mask, value, "padding_mask", field)
+
+
 def same_place_problems(value: Tensor, reference: Tensor, field: str, reference_field: str) -> list[Problem]:
     """List how a tensor differs from another in shape or device."""
     if value.shape != reference.shape:
@@ -56,6 +65,20 @@ def device_problems(value: Tensor, device: torch.device, field: str, lies: str) 
         return []
     message = f"must lie where {lies}, on {device}"
     return [Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")]
+
+
+def require_values(values: object, shape: tuple[int, int], remedy: str) -> None:
+    """Raise unless `values` are a tensor that begins with the shape of the ids.
+
+    Raises:
+        BatchError: they are not.
+    """
+    problems = tensor_problems(values, "values", data=False)
+    if not problems and isinstance(values, Tensor) and tuple(values.shape[:2]) != shape:
+        message = f"must begin with the shape of the document ids, {shape}"
+        problems = [Problem("values", message, "shape", value=tuple(values.shape), remedy=remedy)]
+    if problems:
+        raise BatchError(*problems)
 
 
 def dtype_problems(name: str, value: Tensor) -> list[Problem]:

@@ -14,6 +14,7 @@ from neatpack.adapters.arguments import INT64_MAX, INTEGER_DTYPES, require_insta
 from neatpack.adapters.host_arrays import Integers, read_on_host
 from neatpack.adapters.row_plans import RowPlan
 from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.token_tensors import require_values
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 
 
@@ -58,7 +59,7 @@ def unpack(
         [tensor([2]), tensor([0, 1, 4])]
     """
     segments = as_segments(document_ids)
-    _require_values(values, (segments.batch, segments.sequence))
+    require_values(values, (segments.batch, segments.sequence), "Give one value per token, padding included.")
     groups = _groups(segments, document_keys, document_starts)
     if plan is not None:
         _require_placed(segments, document_keys, groups, plan)
@@ -69,16 +70,6 @@ def unpack(
         runs[document].append(flat[segments.bounds[run] : segments.bounds[run + 1]])
     joined = ([run for document in group for run in runs[document]] for group in groups)
     return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in joined]
-
-
-def _require_values(values: object, shape: tuple[int, int]) -> None:
-    problems = tensor_problems(values, "values", data=False)
-    if not problems and isinstance(values, Tensor) and tuple(values.shape[:2]) != shape:
-        message = f"must begin with the shape of the document ids, {shape}"
-        remedy = "Give one value per token, padding included."
-        problems = [Problem("values", message, "shape", value=tuple(values.shape), remedy=remedy)]
-    if problems:
-        raise BatchError(*problems)
 
 
 def _groups(segments: Segments, keys: Tensor | None, starts: Tensor | None) -> list[list[int]]:

@@ -7,7 +7,7 @@ pydantic's own constructors raise pydantic's. Needs pydantic, which nothing else
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, TypedDict, cast
+from typing import Annotated, ClassVar, Final, TypedDict
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from typing_extensions import Self
@@ -55,7 +55,7 @@ class WireModel(BaseModel):
         try:
             return cls.model_validate(entries)
         except ValidationError as error:
-            raise cls.error(*_problems(cls.__name__, error)) from error
+            raise cls.error(*_problems(cls, error)) from error
 
     @classmethod
     def read_json(cls, text: str | bytes) -> Self:
@@ -70,7 +70,7 @@ class WireModel(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise cls.error(*_problems(cls.__name__, error)) from error
+            raise cls.error(*_problems(cls, error)) from error
 
 
 _METADATA_NAMES: Final = ("requires_packed_sequence_metadata", "return_packed_sequence_metadata")
@@ -194,23 +194,19 @@ def json_schemas() -> dict[str, dict[str, JsonValue]]:
     return {model.__name__: {**dialect, **model.model_json_schema()} for model in WIRE_MODELS}
 
 
-def _problems(model: str, error: ValidationError) -> list[Problem]:
+def _problems(model: type[WireModel], error: ValidationError) -> list[Problem]:
     """Tell what pydantic found, field by field."""
+    known = f"Known are {', '.join(model.model_fields)}."
     return [
         Problem(
-            ".".join(map(str, found["loc"])) or model,
+            ".".join(map(str, found["loc"])) or model.__name__,
             _uncapitalized(found["msg"]),
             _KINDS.get(found["type"], "type" if found["type"].endswith("_type") else "value"),
             value=None if found["type"] == "missing" else _shown(found["input"]),
-            remedy=_remedy(model) if found["type"] in ("missing", "extra_forbidden") else "",
+            remedy=known if found["type"] in ("missing", "extra_forbidden") else "",
         )
         for found in error.errors(include_url=False)
     ]
-
-
-def _remedy(model: str) -> str:
-    fields = next((each.model_fields for each in WIRE_MODELS if each.__name__ == model), cast("dict[str, Any]", {}))
-    return f"Known are {', '.join(fields)}."
 
 
 def _uncapitalized(message: str) -> str:

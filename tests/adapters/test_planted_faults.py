@@ -224,6 +224,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_results_share_no_memory_with_the_ids": [
         Fault("labels filled in place", Tensor, "masked_fill", swap(Tensor.masked_fill_)),
     ],
+    "test_what_is_written_to_a_result_is_not_read_again": [
+        Fault("lengths lent and not copied", np, "array", swap(np.asarray)),
+    ],
     "test_no_target_crosses_a_boundary": [
         Fault("model taken for stream", labels, "_crossing", faults.taken_for("model", "stream")),
         Fault("stream taken for document", labels, "_crossing", faults.taken_for("stream", "document")),

@@ -7,7 +7,7 @@ pydantic's own constructors raise pydantic's. Needs pydantic, which nothing else
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Final, TypedDict
+from typing import Annotated, Any, ClassVar, Final, TypedDict
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from typing_extensions import Self

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from neatpack.adapters.arguments import int_remedy, is_count, require_count, require_places, shown
+from neatpack.adapters.arguments import INT64_MAX, int_remedy, is_count, require_count, require_places, shown
 from neatpack.adapters.host_arrays import read_together, to_tensor
 from neatpack.adapters.segments import Segments, as_segments, scan_segments
 from neatpack.adapters.token_tensors import padded_rows_problems
@@ -104,7 +104,7 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
         Canonical ids, int64 `[batch, sequence]`.
 
     Raises:
-        EncodingError: wrong type, rank, shape, dtype or device, or a token whose position is negative.
+        EncodingError: wrong type, rank, shape, dtype or device, or a token whose position is negative or past int64.
 
     Example:
         >>> document_ids_from_positions(torch.tensor([[3, 4, 0, 1, 2, 0, 0]]), torch.arange(7)[None] > 4)
@@ -116,12 +116,12 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
     mask = torch.zeros_like(position_ids, dtype=torch.bool) if padding_mask is None else padding_mask
     positions, padding = read_together(position_ids, mask)
     kept = padding == 0
-    negative = kept & (positions < 0)
-    if negative.any():
-        row, position = (int(axis[0]) for axis in np.nonzero(negative))
-        remedy = "Mark padding in padding_mask, and count the tokens of each document from 0."
-        value = int(positions[row, position])
-        raise EncodingError(Problem("position_ids", "negative position", "value", row, position, value, remedy))
+    for message, wrong in {"negative position": positions < 0, "position past int64": positions > INT64_MAX}.items():
+        if (kept & wrong).any():
+            row, position = (int(axis[0]) for axis in np.nonzero(kept & wrong))
+            remedy = "Mark padding in padding_mask, and count the tokens of each document from 0."
+            value = int(positions[row, position])
+            raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
     rows, places = np.nonzero(kept)
     # Within a document, position minus place is constant, also across a hole.
     origins = positions[kept].astype(np.int64) - places

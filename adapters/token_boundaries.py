@@ -153,7 +153,7 @@ def _require_own_tokens(tokenizer: object, field: str, tokens: tuple[int, ...]) 
             Problem("tokenizer", f"has no {field}", "type", value=type(tokenizer).__name__, remedy=remedy)
         )
     own: object = getattr(tokenizer, field)
-    owns = cast("Sequence[object]", own) if isinstance(own, (list, tuple)) else (own,)
+    owns = _token_ids(own, f"tokenizer.{field}")
     for token in tokens:
         if token not in owns:
             message = f"is not the tokenizer's, {own}"

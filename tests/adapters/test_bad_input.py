@@ -511,6 +511,15 @@ def test_a_token_has_no_negative_position() -> None:
     assert torch.equal(document_ids_from_positions(positions, positions < 0), torch.tensor([[1, 1, 0, 0]]))
 
 
+def test_positions_past_int64_are_told_as_they_are() -> None:
+    """As int64 they would count on to 0."""
+    positions = torch.tensor([[2**64 - 2, 2**64 - 1, 0, 1]], dtype=torch.uint64)
+    with pytest.raises(EncodingError, match=f"position 0\\] = {2**64 - 2}: position past int64"):
+        document_ids_from_positions(positions)
+    last = torch.tensor([[False, False, True, True]])
+    assert listed(document_ids_from_positions(positions, ~last)) == [[0, 0, 1, 1]]
+
+
 @pytest.mark.parametrize(
     ("index", "mask", "position"),
     [

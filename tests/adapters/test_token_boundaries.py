@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -100,7 +101,7 @@ def test_a_token_of_padding_is_padding_outside_of_documents(tokens: list[int], i
     assert listed(found) == [ids]
 
 
-@pytest.mark.parametrize("own", [_EOS, [_EOS, 7], (7, _EOS)])
+@pytest.mark.parametrize("own", [_EOS, [_EOS, 7], (7, _EOS), range(_EOS + 1), np.int64(_EOS)])
 def test_the_tokenizers_own_tokens_are_taken(own: object) -> None:
     tokens = torch.tensor([[3, _EOS, 4]])
     found = document_ids_from_tokens(tokens, eos_token_id=_EOS, tokenizer=Tokenizer(eos_token_id=own))
@@ -127,6 +128,8 @@ def test_the_tokenizers_own_tokens_are_taken(own: object) -> None:
         ("eos_token_id", {"eos_token_id": 3, "tokenizer": Tokenizer(eos_token_id=None)}),
         ("bos_token_id", {"eos_token_id": 2, "bos_token_id": 3, "tokenizer": Tokenizer(bos_token_id=[1, 4])}),
         ("tokenizer", {"eos_token_id": 2, "tokenizer": "gpt2"}),
+        ("tokenizer.eos_token_id", {"eos_token_id": 2, "tokenizer": Tokenizer(eos_token_id=torch.tensor([2, 3]))}),
+        ("tokenizer.bos_token_id", {"bos_token_id": 1, "tokenizer": Tokenizer(bos_token_id=np.array([1, 3]))}),
         ("input_ids", {"eos_token_id": 9}),
         ("padding_mask", {"eos_token_id": 2, "padding_mask": torch.ones(1, 3)}),
         ("padding_mask", {"eos_token_id": 2, "padding_mask": torch.ones(1, 2, dtype=torch.bool)}),

@@ -141,8 +141,8 @@ def _segments(given: Given) -> Answer:
 
 
 def _segments_from_lengths(given: Given) -> Answer:
-    longest = max(map(sum, given["lengths"]))
-    return _described(document_ids_from_lengths(given["lengths"], given.get("row_length", longest)))
+    rows = [given["lengths"]] if isinstance(given["lengths"][0], int) else given["lengths"]
+    return _described(document_ids_from_lengths(rows, given.get("row_length", max(map(sum, rows)))))
 
 
 def _padding(given: Given, shape: torch.Size) -> Tensor:
@@ -152,12 +152,12 @@ def _padding(given: Given, shape: torch.Size) -> Tensor:
     if "attention_mask" in given:
         return torch.tensor(given["attention_mask"]) == 0
     tail = torch.tensor(given.get("tail_pad", 0)).view(-1, 1)
-    return (torch.arange(shape[1]) >= shape[1] - tail).expand(shape)
+    return (torch.arange(shape[-1]) >= shape[-1] - tail).expand(shape[-2:])
 
 
 def _segments_from_positions(given: Given) -> Answer:
     positions = torch.tensor(given["position_ids"])
-    positions = positions if positions.ndim == 2 else positions[None]
+    positions = positions[None] if positions.ndim == 1 else positions
     ids = document_ids_from_positions(positions, _padding(given, positions.shape))
     return {**_described(ids), "first_segment_position_offset": int(positions[0, 0])}
 
@@ -175,18 +175,25 @@ def _segments_from_tokens(given: Given) -> Answer:
 
 
 def _mask(given: Given) -> Answer:
-    ids, window = torch.tensor(given["document_ids"]), given.get("window")
+    return _allowed(torch.tensor(given["document_ids"]), given)
+
+
+def _allowed(ids: Tensor, given: Given) -> Answer:
+    """Who sees whom in each row, or in the only one."""
+    window, places = given.get("window"), torch.arange(ids.shape[1])
     if given.get("causal", True):
-        return {"allowed": _listed(build_block_causal_mask(ids, window=window)[0, 0])}
-    (row,), places = ids, torch.arange(ids.shape[1])
-    return {"allowed": _listed(sees(row[:, None], row, places[:, None], places, window=window, causal=False))}
+        seen = build_block_causal_mask(ids, window=window)[:, 0]
+    else:
+        seen = sees(ids[:, :, None], ids[:, None], places[:, None], places, window=window, causal=False)
+    return {"allowed": _listed(seen if len(ids) > 1 else seen[0])}
 
 
 def _mask_from_positions(given: Given) -> Answer:
-    mask = torch.tensor(given["attention_mask"])
-    ids = document_ids_from_positions(torch.tensor(given["position_ids"]), mask == 0)
+    positions = torch.tensor(given["position_ids"])
+    mask = ~_padding(given, positions.shape)
+    ids = document_ids_from_positions(positions, ~mask)
     check_agreement(ids, {"attention_mask": mask})
-    return {**_described(ids), "allowed": _listed(build_block_causal_mask(ids)[0, 0])}
+    return {**_described(ids), **_allowed(ids, given)}
 
 
 def _mask_additive(given: Given) -> Answer:
@@ -198,7 +205,8 @@ def _mask_additive(given: Given) -> Answer:
 
 
 def _kwargs(given: Given) -> Answer:
-    ids = _rows(given["lengths"])
+    slots = given["padded_lengths"] if "padded_lengths" in given else given["lengths"]
+    ids = _padded_rows(given["lengths"], slots)
     kwargs: dict[str, Callable[[], object]] = {
         "flash_attn_varlen": lambda: varlen_kernel_kwargs(gathered_flat(ids)),
         "hf_flash": lambda: flash_varlen_kwargs(ids),
@@ -487,7 +495,7 @@ def _reject(given: Given) -> Answer:
             label_shift="model" if given["shift_state"] == "model" else "document",
             model_shifts_labels=given["consumer_shifts"],
         ),
-        "lengths": lambda given: document_ids_from_lengths([given["lengths"]], given["row_width"]),
+        "lengths": lambda given: document_ids_from_lengths([given["lengths"]], given.get("row_width", 8)),
         "batch": lambda given: fla_kwargs(gathered_states(torch.tensor([[1] * 4, [1] * 4])), rows=given["batch"]),
         "max_seqlen": _static,
         "pad_mask": lambda given: _segments_of_mask(torch.tensor(given["pad_mask"])),
@@ -504,7 +512,7 @@ def _segments_of_mask(padding_mask: Tensor) -> object:
 
 
 def _offsets_of_another_total(given: Given) -> object:
-    tokens = torch.arange(given["total_tokens"])
+    tokens = torch.arange(given.get("total_tokens", max(given["cu_seqlens"])))
     return flatten_packed_sequence_metadata(tokens, torch.tensor(given["cu_seqlens"]), 1, tokens.numel())
 
 
@@ -693,6 +701,30 @@ _ALIKE: Final[list[tuple[str, Given, Answer]]] = [
     ("loss_count", {"document_ids": [[1, 1, 2, 2]], "labels": [[5, 6, 7, 8]], "shift": "stream"}, {"valid_targets": 2}),
     ("thd_valid_mask", {"cu_seqlens": [0], "cu_seqlens_padded": [0], "total": 2}, {"valid": [0, 0]}),
     ("seq_idx_padded", {"cu_seqlens_padded": [0, 2, 2, 4]}, {"seq_idx": [0, 0, 2, 2]}),
+    ("seq_idx_padded", {"cu_seqlens_padded": [0, 2, 5], "total_tokens": 7}, {"seq_idx": [0, 0, 1, 1, 1, 2, 2]}),
+    (
+        "segments",
+        {"document_ids": [[3, 3, 1], [1, 1, 1]]},
+        {"lengths": [2, 1, 3], "segment_ids": [[0, 0, 1], [0, 0, 0]]},
+    ),
+    ("segments", {"document_ids": [[0, 0]]}, {"cu_seqlens": [0], "max_seqlen": 0, "num_documents": 0, "indices": []}),
+    ("segments_from_lengths", {"lengths": [3, 2], "row_length": 6}, {"lengths": [3, 2], "cu_seqlens": [0, 3, 5]}),
+    ("mask", {"document_ids": [[1, 1], [1, 2]]}, {"allowed": [[[1, 0], [1, 1]], [[1, 0], [0, 1]]]}),
+    ("mask", {"document_ids": [[1, 0, 1]]}, {"allowed": [[1, 0, 0], [0, 1, 0], [1, 0, 1]]}),
+    (
+        "mask_from_position_ids",
+        {"position_ids": [[0, 1, 0]], "causal": False},
+        {"allowed": [[1, 1, 0], [1, 1, 0], [0, 0, 1]]},
+    ),
+    (
+        "kwargs",
+        {"lengths": [2, 3], "padded_lengths": [4, 4], "consumer": "megatron_thd_cp"},
+        {"cu_seqlens_q": [0, 2, 5], "cu_seqlens_q_padded": [0, 4, 8], "pad_between_seqs": True, "max_seqlen_q": 4},
+    ),
+    ("cp_zigzag", {"lengths": [9], "cp": 4}, {"rank_positions": [[i, i + 1, 14 - i, 15 - i] for i in (0, 2, 4, 6)]}),
+    ("mtp_targets", {"lengths": [5], "tokens": [1, 2, 3, 4, 5], "depth": 3}, {"targets": [5, -100, -100, -100, -100]}),
+    ("mtp_targets", {"lengths": [3], "tokens": [1, 2, 3], "depth": 5}, {"targets": [-100, -100, -100]}),
+    ("block_mask", {"lengths": [3, 5], "block": 2, "causal": True}, {"kv_blocks_per_q_block": [1, 2, 2, 3]}),
     ("cp_zigzag", {"lengths": [1], "cp": 2}, {"padded_lengths": [4], "rank_positions": [[0, 3], [1, 2]]}),
     (
         "cp_labels",
@@ -728,6 +760,17 @@ def test_inputs_like_those_of_the_reports(operation: str, given: Given, expected
 
 _REFUSED_ALIKE: Final[list[tuple[str, Given, str]]] = [
     ("overflow", {"lengths": [4], "capacity": 3, "policy": "error"}, "is longer than a row of 3 places"),
+    ("reject", {"field": "lengths", "lengths": [-1, 3]}, "must be a positive int"),
+    ("reject", {"field": "cu_seqlens", "cu_seqlens": [0, 4, 3]}, "never fall"),
+    ("reject", {"field": "cu_seqlens", "cu_seqlens": [1, 4]}, "must start at zero"),
+    ("reject", {"field": "document_ids", "document_ids": [[1, -2]]}, "negative id"),
+    ("segments_from_position_ids", {"position_ids": [[[0, 1]], [[0, 1]], [[0, 0]]]}, "must be \\[batch, sequence"),
+    ("segments_from_tokens", {"tokens": [[4, 9]], "eos_id": None}, "no token tells documents apart"),
+    ("thd_valid_mask", {"cu_seqlens": [0, 5], "cu_seqlens_padded": [0, 4], "total": 4}, "does not fit the 4 places"),
+    ("thd_valid_mask", {"cu_seqlens": [0, 2], "cu_seqlens_padded": [0, 4], "total": 3}, "must be at least 4"),
+    ("window_kwargs", {"window": 0}, "must be an int from 1"),
+    ("offset_spans", {"lengths": [2], "spans": [[[0, 3]]]}, "has 2 tokens, and this is no span"),
+    ("pp_split", {"document_ids": [[1, 1]], "microbatches": 2}, "microbatches"),
     ("reject", {"field": "labels", "shift_state": "model", "consumer_shifts": False}, "would never be shifted"),
     ("reject", {"field": "cu_seqlens", "cu_seqlens": [0, 4], "total_tokens": 8}, "end at the number of token indices"),
     ("reject", {"field": "pad_mask", "pad_mask": [[0, 1]]}, "must be a bool tensor"),

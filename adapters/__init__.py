@@ -38,7 +38,15 @@ from neatpack.adapters.gathered import (
     host_offsets,
 )
 from neatpack.adapters.indexed_masks import document_ids_from_attention_mask, is_indexed_packed_mask
-from neatpack.adapters.kernel_arguments import farthest_element, needs_int64_indices, varlen_kernel_kwargs, window_size
+from neatpack.adapters.kernel_arguments import (
+    farthest_element,
+    fla_kwargs,
+    needs_int64_indices,
+    packed_seq_params_kwargs,
+    transformer_engine_kwargs,
+    varlen_kernel_kwargs,
+    window_size,
+)
 from neatpack.adapters.labels import count_valid_targets, mask_labels
 from neatpack.adapters.layer_masks import LayerView, build_layer_masks, layer_masks_bytes
 from neatpack.adapters.length_matrix import document_ids_from_length_matrix, length_matrix
@@ -65,7 +73,6 @@ from neatpack.adapters.positions import build_position_ids, repeat_on_axes, toke
 from neatpack.adapters.rank_plans import REMAINDERS, RankPlan, RankPlanState, Remainder
 from neatpack.adapters.recurrent import (
     document_ids_from_segment_index,
-    fla_kwargs,
     gathered_states,
     joined_segment_index,
     physical_states,
@@ -89,15 +96,7 @@ from neatpack.adapters.static import (
 from neatpack.adapters.static_masks import static_block_causal_mask, static_block_mask
 from neatpack.adapters.static_scan import StaticBounds, StaticScan, scan_static
 from neatpack.adapters.static_status import StaticRule, raise_if_invalid
-from neatpack.adapters.thd import (
-    document_ids_from_thd_lengths,
-    flatten_thd_lengths,
-    packed_seq_params_kwargs,
-    real_places,
-    thd_flat,
-    thd_lengths,
-    transformer_engine_kwargs,
-)
+from neatpack.adapters.thd import document_ids_from_thd_lengths, flatten_thd_lengths, real_places, thd_flat, thd_lengths
 from neatpack.adapters.token_boundaries import SpecialTokens, document_ids_from_tokens
 from neatpack.adapters.token_fields import take_places
 from neatpack.adapters.training_batch import adapt_model_inputs, enable_xdoc_attention

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_instance, require_readable
+from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_readable
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.host_arrays import read_on_host, read_together, to_tensor
@@ -18,7 +18,7 @@ from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import padding_mask_problems, same_place_problems
-from neatpack.contracts.encodings import FLAKwargs, GatheredStates, PhysicalStates, SegmentIndex, parse_segment_index
+from neatpack.contracts.encodings import GatheredStates, PhysicalStates, SegmentIndex, parse_segment_index
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 
 PaddingIndex = Literal["unused", "numbered"]
@@ -139,7 +139,7 @@ def segment_ids_from_offsets(cu_seqlens: Tensor, total_tokens: int | None = None
         >>> segment_ids_from_offsets(torch.tensor([0, 2, 3]), total_tokens=5)
         tensor([0, 0, 1, 2, 2], dtype=torch.int32)
     """
-    offsets = _read_offsets(cu_seqlens)
+    offsets = read_offsets(cu_seqlens)
     last = int(offsets[-1])
     remedy = "Give the places of the stream, or None for as many as the offsets name."
     total = last if total_tokens is None else require_count(total_tokens, "total_tokens", remedy)
@@ -209,52 +209,6 @@ def physical_states(
     return PhysicalStates(on_host.to(segments.device, copy=True), on_host)
 
 
-def fla_kwargs(states: GatheredStates[Tensor] | PhysicalStates[Tensor], *, rows: int = 1) -> FLAKwargs[Tensor]:
-    """Give offsets under the names that flash-linear-attention reads. Its input is one row: `[1, tokens, ...]`.
-
-    Args:
-        states: offsets of the stream. None repeats, since that library miscounts documents of no token. Only their
-            copy on the host is read.
-        rows: first dimension of what the layer is given. With more than one row the gradient of a convolution's
-            weights would be wrong, without an error.
-
-    Raises:
-        EncodingError: the states are neither kind, their offsets do not rise from 0 or their copies are of different
-            kinds, or there is another number of rows than one.
-
-    Example:
-        >>> fla_kwargs(gathered_states(torch.tensor([[1, 1, 2, 0]])))
-        {'cu_seqlens': tensor([0, 2, 3]), 'cu_seqlens_cpu': tensor([0, 2, 3])}
-    """
-    remedy = "Call gathered_states(document_ids) or physical_states(document_ids)."
-    require_instance(states, (GatheredStates, PhysicalStates), "states", remedy)
-    require_count(rows, "rows", "Flatten the rows into one, [1, tokens, ...].", least=1, most=1)
-    _require_rising(states)
-    return {"cu_seqlens": states.cu_seqlens, "cu_seqlens_cpu": states.cu_seqlens_cpu}
-
-
-def _require_rising(states: GatheredStates[Tensor] | PhysicalStates[Tensor]) -> None:
-    """Raise unless every segment has a token, by the copy on the host, and the other copy is of its kind."""
-    on_host, on_device = states.cu_seqlens_cpu, states.cu_seqlens
-    require_readable(cu_seqlens=on_device, cu_seqlens_cpu=on_host)
-    kind, expected = (on_device.dtype, tuple(on_device.shape)), (on_host.dtype, tuple(on_host.shape))
-    if kind != expected:
-        message = f"must have the dtype and shape of cu_seqlens_cpu, {expected}"
-        remedy = "Make both of the same ids: gathered_states(document_ids)."
-        raise EncodingError(Problem("cu_seqlens", message, "disagreement", value=kind, remedy=remedy))
-    if on_host.device != _CPU:
-        remedy = "Give a copy: cu_seqlens.cpu()."
-        message = "must lie on the host"
-        raise EncodingError(Problem("cu_seqlens_cpu", message, "device", value=on_host.device, remedy=remedy))
-    offsets = _read_offsets(on_host, "cu_seqlens_cpu")
-    repeated = np.flatnonzero(np.diff(offsets) == 0) + 1
-    if repeated.size:
-        position = int(repeated[0])
-        message, remedy = "repeats: a document of no token", "Leave such documents out."
-        value = int(offsets[position])
-        raise EncodingError(Problem("cu_seqlens_cpu", message, "value", position=position, value=value, remedy=remedy))
-
-
 def _require_padding_of(numbers: Tensor, padding_mask: Tensor) -> None:
     problems = padding_mask_problems(padding_mask)
     problems = problems or same_place_problems(padding_mask, numbers, "padding_mask", "seq_idx")
@@ -279,7 +233,12 @@ def _require_offset_dtype(dtype: torch.dtype) -> None:
         raise EncodingError(Problem("dtype", "must be torch.int32 or torch.int64", "dtype", value=dtype, remedy=remedy))
 
 
-def _read_offsets(cu_seqlens: object, field: str = "cu_seqlens") -> npt.NDArray[np.int64]:
+def read_offsets(cu_seqlens: object, field: str = "cu_seqlens") -> npt.NDArray[np.int64]:
+    """Read the offsets of one stream.
+
+    Raises:
+        EncodingError: they are no int32 or int64 `[segments + 1]`, do not start at 0, or fall.
+    """
     require_readable(**{field: cu_seqlens})
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__

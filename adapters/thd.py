@@ -12,10 +12,8 @@ from neatpack.adapters.layout import require_no_holes, require_padding_after_doc
 from neatpack.adapters.segments import Segments, as_segments, offsets_of
 from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.encodings import (
-    PackedSeqParamsKwargs,
     THDFlat,
     THDLengths,
-    TransformerEngineKwargs,
     parse_thd_flat,
     parse_thd_lengths,
 )
@@ -171,7 +169,7 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
         >>> real_places(thd_flat(torch.tensor([[1, 1, 1, 0, 2, 2]]))).int().tolist()
         [1, 1, 1, 0, 1, 1]
     """
-    _require_flat(flat)
+    require_thd_flat(flat)
     require_readable(cu_seqlens=flat.cu_seqlens, cu_seqlens_padded=flat.cu_seqlens_padded)
     offsets, slots = (array.astype(np.int64) for array in read_together(flat.cu_seqlens, flat.cu_seqlens_padded))
     _require_starts(cu_seqlens=offsets, cu_seqlens_padded=slots)
@@ -185,49 +183,6 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     pieces = np.append(np.stack([real, padded - real], axis=-1).ravel(), total - slots[-1])
     marks = np.append(np.tile([True, False], real.size), False)
     return to_tensor(np.repeat(marks, pieces), flat.cu_seqlens.device)
-
-
-def transformer_engine_kwargs(flat: THDFlat[Tensor]) -> TransformerEngineKwargs[Tensor]:
-    """Give the arguments by which Transformer Engine's attention learns the documents of a flattened batch.
-
-    Args:
-        flat: offsets, real and padded.
-
-    Raises:
-        EncodingError: the offsets are no `THDFlat`.
-
-    Example:
-        >>> kwargs = transformer_engine_kwargs(thd_flat(torch.tensor([[1, 1, 2, 2, 3]])))
-        >>> kwargs["cu_seqlens_q_padded"].tolist(), kwargs["max_seqlen_q"], kwargs["pad_between_seqs"]
-        ([0, 2, 4, 5], 2, False)
-    """
-    _require_flat(flat)
-    return {
-        "qkv_format": "thd",
-        "cu_seqlens_q": flat.cu_seqlens,
-        "cu_seqlens_kv": flat.cu_seqlens,
-        "cu_seqlens_q_padded": flat.cu_seqlens_padded,
-        "cu_seqlens_kv_padded": flat.cu_seqlens_padded,
-        "max_seqlen_q": flat.max_seqlen,
-        "max_seqlen_kv": flat.max_seqlen,
-        "pad_between_seqs": flat.pad_between_seqs,
-    }
-
-
-def packed_seq_params_kwargs(flat: THDFlat[Tensor]) -> PackedSeqParamsKwargs[Tensor]:
-    """Give the arguments of Megatron's `PackedSeqParams`; its recurrent layers number documents by `total_tokens`.
-
-    Args:
-        flat: offsets, real and padded.
-
-    Raises:
-        EncodingError: the offsets are no `THDFlat`.
-
-    Example:
-        >>> packed_seq_params_kwargs(thd_flat(torch.tensor([[1, 1, 2, 0]])))["total_tokens"]
-        4
-    """
-    return {**transformer_engine_kwargs(flat), "total_tokens": flat.total_tokens}
 
 
 def _flat(real: Integers, padded: Integers, device: torch.device) -> THDFlat[Tensor]:
@@ -248,7 +203,12 @@ def _require_starts(**offsets: Integers) -> None:
             raise EncodingError(Problem(field, "must start at 0", "value", position=0, value=value, remedy=remedy))
 
 
-def _require_flat(flat: object) -> None:
+def require_thd_flat(flat: object) -> None:
+    """Raise unless a value is a `THDFlat` that holds what it should.
+
+    Raises:
+        EncodingError: it is none.
+    """
     require_instance(flat, THDFlat, "flat", "Call thd_flat(document_ids), or flatten_thd_lengths(...).")
     parse_thd_flat(flat)
 

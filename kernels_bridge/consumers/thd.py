@@ -14,7 +14,8 @@ from typing import Final
 
 from torch import nn
 
-from neatpack.adapters.thd import packed_seq_params_kwargs, thd_flat, thd_lengths, transformer_engine_kwargs
+from neatpack.adapters.kernel_arguments import packed_seq_params_kwargs, transformer_engine_kwargs
+from neatpack.adapters.thd import thd_flat, thd_lengths
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import PackedSeqParamsKwargs
 from neatpack.contracts.errors import DependencyError, Problem

@@ -14,6 +14,7 @@ from neatpack.adapters import (
     alignment,
     block_mask,
     context_parallel,
+    kernel_arguments,
     loss,
     physical,
     physical_rows,
@@ -219,9 +220,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_no_segment_is_without_a_token": [
         Fault("last offset twice", recurrent, "gathered_flat", after(faults.last_offset_twice)),
     ],
-    "test_offsets_for_fla_rise_from_zero": [Fault("any offsets", recurrent, "_require_rising", returns(None))],
+    "test_offsets_for_fla_rise_from_zero": [Fault("any offsets", kernel_arguments, "_require_rising", returns(None))],
     "test_segment_ids_from_offsets": [
-        Fault("offsets one too far", recurrent, "_read_offsets", after(lambda offsets: offsets + 1)),
+        Fault("offsets one too far", recurrent, "read_offsets", after(lambda offsets: offsets + 1)),
     ],
     "test_row_offsets": [
         Fault("rows joined", segments, "_find_runs", swap(faults.rows_joined)),

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
+from neatpack.adapters.kernel_arguments import fla_kwargs
 from neatpack.adapters.recurrent import (
     document_ids_from_segment_index,
-    fla_kwargs,
     gathered_states,
     physical_states,
     segment_ids_from_offsets,

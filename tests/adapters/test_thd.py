@@ -13,16 +13,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from neatpack.adapters.kernel_arguments import packed_seq_params_kwargs, transformer_engine_kwargs
 from neatpack.adapters.recurrent import segment_ids_from_offsets
-from neatpack.adapters.thd import (
-    document_ids_from_thd_lengths,
-    flatten_thd_lengths,
-    packed_seq_params_kwargs,
-    real_places,
-    thd_flat,
-    thd_lengths,
-    transformer_engine_kwargs,
-)
+from neatpack.adapters.thd import document_ids_from_thd_lengths, flatten_thd_lengths, real_places, thd_flat, thd_lengths
 from neatpack.contracts.encodings import THDFlat, THDLengths, validate_thd_flat, validate_thd_lengths
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
 from tests.adapters import oracle_thd

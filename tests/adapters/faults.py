@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from neatpack.adapters import build_position_ids
+from neatpack.adapters import build_position_ids, yielding
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.row_plans import Piece, RowPlan
@@ -445,6 +445,12 @@ def one_row_further(rows: Any) -> Any:
 def only_with_documents(metadata: Any) -> Any:
     """Let the data decide which keys there are."""
     return metadata if metadata["max_seqlen"] else {}
+
+
+def mask_for_nobody(fields: Callable[..., object], capabilities: object, segments: Segments, *rest: object) -> object:
+    """Build a dense mask, and throw it away."""
+    yielding.build_block_causal_mask(segments)
+    return fields(capabilities, segments, *rest)
 
 
 def squares_from(start: int, stop: int) -> Plant:

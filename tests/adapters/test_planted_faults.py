@@ -199,6 +199,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("keys by data", yielding, "build_packed_sequence_metadata", after(faults.only_with_documents)),
         Fault("ids not shipped", yielding, "PACKED_SEQ_IDS", swap("packed_ids")),
     ],
+    "test_nothing_is_derived_that_the_contract_does_not_ask_for": [
+        Fault("a mask for nobody", yielding, "_contract_fields", instead(faults.mask_for_nobody)),
+    ],
     "test_what_is_shipped_is_what_its_builder_gives": [
         Fault("padding whole", yielding, "flash_varlen_kwargs", faults.padding_runs_whole),
     ],

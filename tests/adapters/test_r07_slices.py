@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from neatpack.adapters import (
     flatten_packed_sequence_metadata,
     get_unpad_data,
     mask_labels,
+    yielding,
 )
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.strategies import attention_document_ids, training_batches
@@ -32,6 +36,13 @@ _FLAT: dict[PackedMaskType, set[str]] = {
     "document_ids": {"attention_mask"},
     "flash_varlen": {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"},
 }
+
+_BUILDERS = {
+    "metadata": "build_packed_sequence_metadata",
+    "block_causal": "build_block_causal_mask",
+    "flash_varlen": "flash_varlen_kwargs",
+}
+"""What may be asked for, and which function makes it."""
 
 
 def _without_fill(offsets: Tensor) -> list[list[int]]:
@@ -83,6 +94,30 @@ def test_the_contract_alone_fixes_the_keys(
     assert packed.dtype == torch.int64
     assert torch.equal(packed, ids)
     assert torch.equal(found["padding_mask"], ids == 0)
+
+
+@holds_for(
+    batch=training_batches(), mask_type=st.sampled_from(PACKED_MASK_TYPES), metadata=st.booleans(), flat=st.booleans()
+)
+def test_nothing_is_derived_that_the_contract_does_not_ask_for(
+    batch: TrainingBatch[Tensor], mask_type: PackedMaskType, metadata: bool, flat: bool
+) -> None:
+    """Rule 16."""
+    derived: list[str] = []
+
+    def recorded(name: str, build: Callable[..., Any]) -> Callable[..., Any]:
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            derived.append(name)
+            return build(*args, **kwargs)
+
+        return recording
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _BUILDERS.values():
+            patch.setattr(yielding, name, recorded(name, getattr(yielding, name)))
+        apply_packing_contract(batch, PackingCapabilities(mask_type, metadata), flat=flat)
+    asked = (["metadata"] if metadata else []) + ([mask_type] if flat else [])
+    assert derived == [_BUILDERS[what] for what in asked if what in _BUILDERS]
 
 
 @holds_for(batch=training_batches())

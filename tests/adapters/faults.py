@@ -449,7 +449,7 @@ def only_with_documents(metadata: Any) -> Any:
 
 def mask_for_nobody(fields: Callable[..., object], capabilities: object, segments: Segments, *rest: object) -> object:
     """Build a dense mask, and throw it away."""
-    yielding.build_block_causal_mask(segments)
+    vars(yielding)["build_block_causal_mask"](segments)  # By the name that a test replaces.
     return fields(capabilities, segments, *rest)
 
 

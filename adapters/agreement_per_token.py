@@ -52,6 +52,33 @@ def require_restarts(segments: Segments, positions: Array) -> None:
         raise EncodingError(Problem("position_ids", message, "disagreement", row, position, value, _RESTART_REMEDY))
 
 
+def require_policy(attention: Segments, structural: Segments) -> None:
+    """Refuse ids as packed of which no policy makes these attention ids: it excludes tokens and joins documents.
+
+    Args:
+        attention: the ids that attention goes by.
+        structural: those as packed, in the same shape.
+
+    Raises:
+        EncodingError: attention sees padding, or splits a document.
+    """
+    starts = np.union1d(attention.bounds, structural.bounds)[:-1]
+    seen, packed = (of.ids[np.searchsorted(of.bounds, starts, side="right") - 1] for of in (attention, structural))
+    kept = np.flatnonzero(seen)
+    before, after = kept[:-1], kept[1:]
+    same = (packed[before] == packed[after]) & (
+        starts[before] // attention.sequence == starts[after] // attention.sequence
+    )
+    faults = {
+        "padding that attention sees": kept[packed[kept] == 0],
+        "a document that attention splits": after[same & (seen[before] != seen[after])],
+    }
+    for message, wrong in faults.items():
+        if wrong.size:
+            row, position = divmod(int(starts[wrong[0]]), attention.sequence)
+            raise disagreement("document_ids", message, "disagreement", int(packed[wrong[0]]), row, position)
+
+
 def check_structure(segments: Segments, ids: Array, arrays: Mapping[str, Array]) -> Segments | None:
     """Compare the ids as packed and the padding mask. Policy may exclude tokens and join documents, no more.
 
@@ -63,11 +90,7 @@ def check_structure(segments: Segments, ids: Array, arrays: Mapping[str, Array])
     scanned = segments if structural is ids else None
     if structural is not None and scanned is None:
         scanned = scan_array(structural, segments.device, "document_ids")
-        raise_first("document_ids", (structural == 0) & (ids != 0), structural, "padding that attention sees")
-        same = _same_as_before(structural, ids != 0)
-        raise_first(
-            "document_ids", same & ~_same_as_before(ids, ids != 0), structural, "a document that attention splits"
-        )
+        require_policy(segments, scanned)
     if padding is not None:
         wrong = (padding != 0) & (ids != 0) if structural is None else (padding != 0) != (structural == 0)
         raise_first("padding_mask", wrong, padding, "marks other places than those of document id 0")

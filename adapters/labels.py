@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from neatpack.adapters.agreement_per_token import require_policy
 from neatpack.adapters.arguments import is_choice, require_flag
 from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.segments import Segments, as_segments
@@ -43,8 +44,8 @@ def mask_labels(
 
     Raises:
         DocumentIdsError: ids are malformed.
-        EncodingError: labels are no integers of the same shape on the same device, no such `label_shift`, or
-            `inside_documents` is no bool.
+        EncodingError: labels are no integers of the same shape on the same device, no such `label_shift`,
+            `inside_documents` is no bool, or no policy makes attention ids of those as packed.
 
     Example:
         >>> import torch
@@ -56,9 +57,7 @@ def mask_labels(
     """
     require_flag(inside_documents, "inside_documents")
     require_label_shift(label_shift)
-    attention = as_segments(attention_document_ids, field="attention_document_ids")
-    structural = attention if document_ids is None else as_segments(document_ids)
-    require_labels(labels, (attention, structural))
+    attention, structural = scan_bounds(labels, attention_document_ids, document_ids)
     own_last = structural.documents.ends - 1
     labels = labels.masked_fill(_crossing(attention, label_shift, own_last), IGNORED_LABEL)
     if inside_documents:
@@ -107,6 +106,23 @@ def require_label_shift(label_shift: object, *, error: type[PackingError] = Enco
     if not is_choice(label_shift, LABEL_SHIFTS):
         remedy = f"State who shifted the labels: one of {', '.join(map(repr, LABEL_SHIFTS))}."
         raise error(Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy))
+
+
+def scan_bounds(
+    labels: object, attention_document_ids: Tensor | Segments, document_ids: Tensor | Segments | None
+) -> tuple[Segments, Segments]:
+    """Scan the ids that attention goes by and those as packed, which are the same where only one are given.
+
+    Raises:
+        DocumentIdsError: ids are malformed.
+        EncodingError: labels are no integers in their shape on their device, or no policy makes one of the other.
+    """
+    attention = as_segments(attention_document_ids, field="attention_document_ids")
+    structural = attention if document_ids is None else as_segments(document_ids)
+    require_labels(labels, (attention, structural))
+    if structural is not attention:
+        require_policy(attention, structural)
+    return attention, structural
 
 
 def require_labels(labels: object, bounds: Sequence[Segments]) -> None:

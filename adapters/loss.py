@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_choice, require_count, require_flag
-from neatpack.adapters.labels import require_label_shift, require_labels
+from neatpack.adapters.labels import require_label_shift, require_labels, scan_bounds
 from neatpack.adapters.reductions import reduce_by_document
 from neatpack.adapters.segments import Documents, Segments, as_segments
 from neatpack.contracts.batch import LabelShift
@@ -51,7 +51,7 @@ def mtp_targets(
     Raises:
         DocumentIdsError: ids are malformed.
         EncodingError: labels are no integers of the same shape on the same device, no such `label_shift`, a negative
-            depth, or `inside_documents` that is no bool.
+            depth, `inside_documents` that is no bool, or no policy makes attention ids of those as packed.
 
     Example:
         >>> ids, tokens = torch.tensor([[1, 1, 1, 2, 2, 0]]), torch.tensor([[10, 11, 12, 20, 21, 0]])
@@ -62,9 +62,7 @@ def mtp_targets(
     """
     require_flag(inside_documents, "inside_documents")
     require_label_shift(label_shift)
-    attention = as_segments(attention_document_ids, field="attention_document_ids")
-    structural = attention if document_ids is None else as_segments(document_ids)
-    require_labels(labels, (attention, structural))
+    attention, structural = scan_bounds(labels, attention_document_ids, document_ids)
     depth = require_count(depth, "depth", "Give how many tokens lie between a token and its target.")
     shifted = structural.documents if label_shift == "document" else None
     kept = _pairs(attention, depth, shifted)

@@ -221,6 +221,11 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     if problems:
         raise EncodingError(*problems)
     require_places(lengths.seq_lens.shape[0], sequence_length)
+    if not lengths.seq_lens.shape[1]:
+        remedy = "Give one column at least: -1000 where a row has no document."
+        raise EncodingError(
+            Problem("seq_lens", "has no column", "shape", value=(lengths.seq_lens.shape[0], 0), remedy=remedy)
+        )
     real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded)
     unused = real < 0
     differ = np.argwhere(unused != (padded < 0))

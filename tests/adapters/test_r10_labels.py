@@ -19,7 +19,7 @@ from neatpack.adapters import (
     require_supported_packing_contract,
     shard_tokens,
 )
-from neatpack.adapters.strategies import attention_document_ids, training_batches
+from neatpack.adapters.strategies import attention_document_ids, document_ids, training_batches
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, PackingError
@@ -128,6 +128,45 @@ def test_joined_documents_keep_their_targets_unless_asked_otherwise() -> None:
     assert listed(mask_labels(labels, joined, "model", document_ids=structural)) == [[-100, 6, 7]]
     inside = mask_labels(labels, joined, "model", document_ids=structural, inside_documents=True)
     assert listed(inside) == [[-100, 6, -100]]
+
+
+def _first_that_no_policy_makes(attention: list[list[int]], structural: list[list[int]]) -> set[tuple[int, int]]:
+    """Give the first place of padding that is seen, and the first that splits a document."""
+    seen: list[tuple[int, int]] = []
+    split: list[tuple[int, int]] = []
+    for row, (numbers, packed) in enumerate(zip(attention, structural, strict=True)):
+        last: dict[int, int] = {}
+        for place, (number, document) in enumerate(zip(numbers, packed, strict=True)):
+            if number and not document:
+                seen.append((row, place))
+            elif number and last.setdefault(document, number) != number:
+                split.append((row, place))
+    return {*seen[:1], *split[:1]}
+
+
+@holds_for(ids=document_ids(dtypes=(torch.int64,)), changed=st.data(), shift=_SHIFTS)
+def test_ids_as_packed_of_which_no_policy_makes_the_others_are_refused(
+    ids: Tensor, changed: st.DataObject, shift: LabelShift
+) -> None:
+    parts = st.integers(0, 2)
+    numbers = changed.draw(st.lists(parts, min_size=ids.numel(), max_size=ids.numel()))
+    attention = (torch.tensor(numbers).view(ids.shape) + ids).cumsum(1).clamp(max=3) * (ids >= changed.draw(parts))
+    wrong = _first_that_no_policy_makes(rows_of(attention), rows_of(ids))
+    calls: tuple[Callable[[], Tensor], ...] = (
+        lambda: mask_labels(ids, attention, shift, document_ids=ids),
+        lambda: mtp_targets(ids, attention, 1, shift, document_ids=ids),
+    )
+    for call in calls:
+        if not wrong:
+            call()
+            continue
+        with pytest.raises(
+            EncodingError, match=r"padding that attention sees|a document that attention splits"
+        ) as caught:
+            call()
+        (problem,) = caught.value.problems
+        assert (problem.row, problem.position) in wrong
+        assert (problem.field, problem.value) == ("document_ids", listed(ids)[problem.row or 0][problem.position or 0])
 
 
 def test_eligibility_reaches_the_labels() -> None:

@@ -146,6 +146,13 @@ def test_lengths_that_do_not_cover_the_row_are_refused() -> None:
     assert problem_of([[8, 1]], [[8, 1]]).value == 9
 
 
+def test_lengths_without_a_column_are_refused() -> None:
+    nothing = torch.zeros(2, 0, dtype=torch.int64)
+    for read in (document_ids_from_thd_lengths, flatten_thd_lengths):
+        with pytest.raises(EncodingError, match=r"seq_lens = \(2, 0\): has no column"):
+            read(THDLengths(nothing, nothing), 4)
+
+
 def test_lengths_that_contradict_each_other_are_refused() -> None:
     problem = problem_of([[8, -1000]], [[4, 4]])
     assert (problem.field, problem.row, problem.value) == ("seq_lens_padded", 0, (-1000, 4))

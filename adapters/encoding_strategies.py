@@ -11,25 +11,30 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_choice, require_instance
+from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.length_matrix import length_matrix
 from neatpack.adapters.neat_metadata import gathered_rows
 from neatpack.adapters.physical import physical_offsets
 from neatpack.adapters.physical_rows import row_offsets
-from neatpack.adapters.recurrent import segment_index
+from neatpack.adapters.recurrent import gathered_states, physical_states, segment_index
 from neatpack.adapters.thd import thd_flat, thd_lengths
 from neatpack.contracts.encodings import (
+    GatheredFlat,
     GatheredRows,
+    GatheredStates,
     LengthMatrix,
     PhysicalFlat,
     PhysicalRows,
+    PhysicalStates,
     SegmentIndex,
     THDFlat,
     THDLengths,
 )
 
 EncodingName = Literal[
-    "gathered_rows", "physical_flat", "physical_rows", "thd_lengths", "thd_flat", "length_matrix", "segment_index"
-]
+    "gathered_rows", "gathered_flat", "physical_flat", "physical_rows", "thd_lengths", "thd_flat", "length_matrix",
+    "segment_index", "gathered_states", "physical_states",
+]  # fmt: skip
 """An encoding of document ids, by the name of its class."""
 
 ENCODING_NAMES: Final[tuple[EncodingName, ...]] = get_args(EncodingName)
@@ -37,7 +42,7 @@ ENCODING_NAMES: Final[tuple[EncodingName, ...]] = get_args(EncodingName)
 EncodingFault = Literal[
     "index_outside", "index_twice", "offsets_fall", "tokens_uncovered", "batch_uncovered", "segment_over_rows",
     "row_uncovered", "longer_than_slot", "slots_uncovered", "slot_too_short", "negative_length", "row_too_long",
-    "number_returns",
+    "number_returns", "stream_uncovered", "offset_repeats",
 ]  # fmt: skip
 """What may be wrong with an encoding."""
 
@@ -47,12 +52,15 @@ _STRATEGY_REMEDY: Final = 'Give a strategy: document_ids(padding="trailing", can
 
 Encoding: TypeAlias = (
     GatheredRows[Tensor]
+    | GatheredFlat[Tensor]
     | PhysicalFlat[Tensor]
     | PhysicalRows[Tensor]
     | THDLengths[Tensor]
     | THDFlat[Tensor]
     | LengthMatrix[Tensor]
     | SegmentIndex[Tensor]
+    | GatheredStates[Tensor]
+    | PhysicalStates[Tensor]
 )
 
 
@@ -65,12 +73,15 @@ class Encoded(NamedTuple):
 
 _ENCODE: Final[dict[EncodingName, Callable[[Tensor], Encoding]]] = {
     "gathered_rows": gathered_rows,
+    "gathered_flat": gathered_flat,
     "physical_flat": physical_offsets,
     "physical_rows": row_offsets,
     "thd_lengths": thd_lengths,
     "thd_flat": thd_flat,
     "length_matrix": length_matrix,
     "segment_index": segment_index,
+    "gathered_states": gathered_states,
+    "physical_states": physical_states,
 }
 
 
@@ -249,6 +260,17 @@ def _number_returns(draw: st.DrawFn, index: Any, ids: Tensor) -> Encoding:
     return SegmentIndex(_put(numbers, (row, -1), 0))
 
 
+def _stream_uncovered(_draw: st.DrawFn, flat: Any, _: Tensor) -> Encoding:
+    return cast("Encoding", replace(flat, cu_seqlens=_put(flat.cu_seqlens, (-1,), flat.cu_seqlens[-1] - 1)))
+
+
+def _offset_repeats(draw: st.DrawFn, states: Any, _: Tensor) -> Encoding:
+    offsets = states.cu_seqlens_cpu
+    again = draw(st.integers(0, offsets.numel() - 1))
+    repeated = torch.cat([offsets[: again + 1], offsets[again:]])
+    return cast("Encoding", replace(states, cu_seqlens=repeated, cu_seqlens_cpu=repeated.clone()))
+
+
 _Spoil: TypeAlias = Callable[[st.DrawFn, Any, Tensor], Encoding]
 _FAULTS: Final[dict[EncodingFault, tuple[EncodingName, Callable[[Tensor], bool], _Spoil]]] = {
     "index_outside": ("gathered_rows", _any_token, _index_outside),
@@ -264,5 +286,7 @@ _FAULTS: Final[dict[EncodingFault, tuple[EncodingName, Callable[[Tensor], bool],
     "negative_length": ("length_matrix", _any_token, _negative_length),
     "row_too_long": ("length_matrix", _any_token, _row_too_long),
     "number_returns": ("segment_index", _two_documents, _number_returns),
+    "stream_uncovered": ("gathered_flat", _any_token, _stream_uncovered),
+    "offset_repeats": ("physical_states", _any_token, _offset_repeats),
 }
 """For each fault the encoding, what the ids must hold so that it is one, and how it is made."""

@@ -20,8 +20,10 @@ from neatpack.adapters import (
     document_ids_from_row_offsets,
     document_ids_from_segment_index,
     document_ids_from_thd_lengths,
+    fla_kwargs,
     is_document_ids,
     real_places,
+    segment_ids_from_offsets,
     validate_document_ids,
 )
 from neatpack.adapters.strategies import (
@@ -44,6 +46,7 @@ from neatpack.adapters.strategies import (
     training_batches,
 )
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
+from neatpack.contracts.encodings import SegmentIndex
 from neatpack.contracts.errors import EncodingError, PackingError
 from tests.adapters import oracle
 from tests.adapters.properties import listed, rows_of
@@ -97,12 +100,15 @@ def test_contradicting_batches_contradict_themselves(fault: BatchFault, data: st
 
 _READ: dict[EncodingName, Callable[[Any, Tensor], Tensor]] = {
     "gathered_rows": lambda rows, _: document_ids_from_metadata(rows.packed_token_indices, rows.cu_seqlens),
+    "gathered_flat": lambda flat, ids: _ids_of_tokens(flat.token_indices, flat.cu_seqlens, ids),
     "physical_flat": lambda flat, ids: document_ids_from_flash_varlen(_flash(flat), ids == 0),
     "physical_rows": lambda rows, ids: document_ids_from_row_offsets(rows, ids == 0),
     "thd_lengths": lambda lengths, ids: document_ids_from_thd_lengths(lengths, ids.shape[1]),
     "thd_flat": lambda flat, ids: real_places(flat).view(ids.shape) * ids,
     "length_matrix": lambda matrix, ids: document_ids_from_length_matrix(matrix, ids.shape[1]),
     "segment_index": lambda index, _: document_ids_from_segment_index(index),
+    "gathered_states": lambda states, ids: _ids_of_tokens(states.token_indices, fla_kwargs(states)["cu_seqlens"], ids),
+    "physical_states": lambda states, ids: _ids_of_places(fla_kwargs(states)["cu_seqlens_cpu"], ids == 0),
 }
 _TRAILING = document_ids(padding="trailing", canonical=True)
 
@@ -110,6 +116,16 @@ _TRAILING = document_ids(padding="trailing", canonical=True)
 def _flash(flat: Any) -> Any:
     offsets, longest = flat.cu_seqlens, flat.max_seqlen
     return {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": longest, "max_length_k": longest}
+
+
+def _ids_of_tokens(indices: Tensor, offsets: Tensor, ids: Tensor) -> Tensor:
+    return document_ids_from_metadata(indices, offsets, (ids.shape[0], ids.shape[1]))
+
+
+def _ids_of_places(offsets: Tensor, padding: Tensor) -> Tensor:
+    """Number the documents of each row by the segments of the padded rows."""
+    segments = segment_ids_from_offsets(offsets).view(padding.shape).masked_fill(padding, -1)
+    return document_ids_from_segment_index(SegmentIndex(segments))
 
 
 @pytest.mark.parametrize("name", ENCODING_NAMES)
@@ -157,6 +173,10 @@ class Difference(NamedTuple):
     def missing(self) -> set[int]:
         return {*self.right[self.field]} - {*self.wrong[self.field]}
 
+    @property
+    def repeated(self) -> int:
+        return len(self.row) - len(set(self.row))
+
     def too_short(self) -> int:
         """How many slots are shorter than what they hold."""
         offsets = (self.right["cu_seqlens"], self.wrong["cu_seqlens_padded"])
@@ -191,8 +211,12 @@ _WRONG_IN: dict[EncodingFault, Callable[[Difference], bool]] = {
     "negative_length": lambda d: d.field == "lengths" and int(d.was or 0) >= 0 > int(d.now or 0),
     "row_too_long": lambda d: d.field == "lengths" and int(d.was or 0) > 0 and d.now == d.sequence + 1,
     "number_returns": lambda d: d.field == "seq_idx" and d.row[-1] == 0 and max(d.row) > 0,
+    "stream_uncovered": lambda d: d.field == "cu_seqlens" and d.now == d.row[-1] == int(d.was or 0) - 1,
+    "offset_repeats": lambda d: d.field == "cu_seqlens" and not d.missing and not d.falls and d.repeated == 1,
 }
-_MANY: tuple[EncodingFault, ...] = ("offsets_fall", "segment_over_rows", "slot_too_short", "number_returns")
+_MANY: tuple[EncodingFault, ...] = (
+    "offsets_fall", "segment_over_rows", "slot_too_short", "number_returns", "offset_repeats"
+)  # fmt: skip
 """Faults for which more than one number has to change."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -188,6 +188,15 @@ def restarts_where_kept(segments: Segments, positions: npt.NDArray[Any]) -> None
     later = np.flatnonzero(documents.ranks)
     if (values[documents.starts[later]] > values[documents.ends[later - 1] - 1]).any():
         refuses()
+
+
+def without_ids_as_packed(check: Callable[..., None]) -> Callable[..., None]:
+    """Hold a mask against the attention ids alone."""
+
+    def checked(segments: Segments, ids: object, given: object, arrays: Mapping[str, object]) -> None:
+        check(segments, ids, given, {name: array for name, array in arrays.items() if name != "document_ids"})
+
+    return checked
 
 
 def restarts_at_zero(segments: Segments, positions: npt.NDArray[Any]) -> None:

@@ -120,6 +120,14 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
             for name in ("check_positions", "check_mask", "check_flash", "check_metadata", "check_lengths")
         ),
     ],
+    "test_a_contradiction_is_refused_where_thd_is_the_last_step": [
+        Fault(f"{name} does nothing", agreement, name, returns(None))
+        for name in ("check_positions", "check_mask", "check_flash", "check_metadata", "check_lengths")
+    ],
+    "test_a_plain_mask_may_keep_whatever_policy_took_out": [
+        Fault("masks unheeded", agreement, "check_mask", returns(None)),
+        Fault("ids as packed unheeded", agreement, "check_mask", faults.without_ids_as_packed),
+    ],
     "test_an_encoding_that_is_wrong_in_one_place_is_refused": [
         Fault("dense masks unheeded", agreement_per_token, "_check_dense_mask", returns(None)),
         *(
@@ -234,6 +242,10 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("model taken for stream", labels, "_crossing", faults.taken_for("model", "stream")),
         Fault("stream taken for document", labels, "_crossing", faults.taken_for("stream", "document")),
         Fault("document taken for stream", labels, "_crossing", faults.taken_for("document", "stream")),
+    ],
+    "test_ids_as_packed_of_which_no_policy_makes_the_others_are_refused": [
+        Fault("any ids", labels, "require_policy", returns(None)),
+        Fault("no ids", labels, "require_policy", swap(faults.refuses)),
     ],
     "test_the_same_pairs_are_trained_whoever_shifts": [
         Fault("all pairs trained", labels, "_crossing", after(torch.zeros_like)),

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, tensor_problems, used_offsets, wrong_offset
+from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.disagreement import Array, disagreement, raise_first
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.host_arrays import Integers, read_together
 from neatpack.adapters.neat_metadata import gathered_rows
-from neatpack.adapters.segments import Segments, as_segments, offsets_of
+from neatpack.adapters.offsets import offsets_of, used_offsets, wrong_offset
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.contracts.errors import EncodingError, Problem
 
 

@@ -7,7 +7,6 @@ from numbers import Integral
 from typing import Any, Final, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -73,23 +72,6 @@ def int_remedy(value: object, remedy: str) -> str:
     """Give the way out where `value` is no int: of a tensor or array of one number its item, and else `remedy`."""
     single = isinstance(value, (Tensor, np.ndarray)) and cast("Tensor", value).ndim == 0
     return "Give a Python int: value.item()." if single else remedy
-
-
-def wrong_offset(offsets: npt.NDArray[Any], total: int) -> int | None:
-    """Find the first offset that is not 0 at the start, falls, or is not `total` at the end; 0 where there is none."""
-    if not offsets.size:
-        return 0
-    wrong = np.append(offsets[0] != 0, offsets[1:] < offsets[:-1])
-    wrong[-1] |= offsets[-1] != total
-    return int(wrong.argmax()) if wrong.any() else None
-
-
-def used_offsets(offsets: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """Give the offsets before the fill, which is negative; None where they fall, or go on after it."""
-    unused = np.cumsum(offsets < 0) > 0
-    used = offsets[~unused]
-    falls = (offsets[unused] >= 0).any() or (used[1:] < used[:-1]).any()
-    return None if falls else used
 
 
 def require_places(batch: int, sequence_length: int) -> None:

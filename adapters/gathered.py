@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
-from neatpack.adapters.segments import Segments, as_segments, offsets_of
+from neatpack.adapters.offsets import offsets_of
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.contracts.encodings import GatheredFlat
 
 

@@ -16,7 +16,7 @@ from neatpack.adapters.arguments import (
     require_instance,
     require_readable,
 )
-from neatpack.adapters.recurrent import read_offsets
+from neatpack.adapters.offsets import read_offsets
 from neatpack.adapters.thd import require_thd_flat
 from neatpack.adapters.visibility import require_window
 from neatpack.contracts.encodings import (

@@ -13,17 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import (
-    INT32_MAX,
-    int_remedy,
-    is_count,
-    require_flag,
-    tensor_problems,
-    too_many_places,
-    wrong_offset,
-)
+from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, too_many_places
 from neatpack.adapters.host_arrays import read_together, to_tensor
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
+from neatpack.adapters.offsets import wrong_offset
 from neatpack.adapters.segments import Documents, Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems, integer_rows_problems
 from neatpack.contracts.encodings import GatheredRows, PackedSequenceMetadata

@@ -8,16 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from neatpack.adapters.arguments import (
-    INT32_MAX,
-    require_choice,
-    require_count,
-    tensor_problems,
-    too_many_places,
-    wrong_offset,
-)
+from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, tensor_problems, too_many_places
 from neatpack.adapters.host_arrays import Integers, read_on_host, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.offsets import wrong_offset
 from neatpack.adapters.segments import Segments, as_segments, bounds_of, flags_for, greatest
 from neatpack.adapters.token_tensors import (
     device_problems,

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Final, Literal, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_readable
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.gathered import gathered_flat
-from neatpack.adapters.host_arrays import read_on_host, read_together, to_tensor
+from neatpack.adapters.host_arrays import read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.offsets import read_offsets
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import padding_mask_problems, same_place_problems
@@ -231,30 +231,3 @@ def _require_offset_dtype(dtype: torch.dtype) -> None:
     if not isinstance(cast("object", dtype), torch.dtype) or dtype not in (torch.int32, torch.int64):
         remedy = "Give the dtype that the kernel takes."
         raise EncodingError(Problem("dtype", "must be torch.int32 or torch.int64", "dtype", value=dtype, remedy=remedy))
-
-
-def read_offsets(cu_seqlens: object, field: str = "cu_seqlens") -> npt.NDArray[np.int64]:
-    """Read the offsets of one stream.
-
-    Raises:
-        EncodingError: they are no int32 or int64 `[segments + 1]`, do not start at 0, or fall.
-    """
-    require_readable(**{field: cu_seqlens})
-    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
-        found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
-        remedy = f"Convert it: {field}.long()."
-        raise EncodingError(Problem(field, "must be an int32 or int64 tensor", "dtype", value=found, remedy=remedy))
-    if cu_seqlens.ndim != 1 or cu_seqlens.numel() == 0:
-        message = "must be [segments + 1]"
-        remedy = "Flatten the rows into one stream first."
-        raise EncodingError(Problem(field, message, "rank", value=tuple(cu_seqlens.shape), remedy=remedy))
-    read = read_on_host(cu_seqlens)
-    offsets = read.astype(np.int64)
-    wrong = np.flatnonzero(np.diff(offsets) < 0) + 1
-    if offsets[0] != 0 or wrong.size:
-        position = int(wrong[0]) if offsets[0] == 0 else 0
-        value = int(offsets[position])
-        message = "must start at zero and never fall"
-        remedy = "Give the offsets of one stream, from 0 on."
-        raise EncodingError(Problem(field, message, "value", position=position, value=value, remedy=remedy))
-    return offsets

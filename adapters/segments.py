@@ -258,13 +258,6 @@ def as_segments(document_ids: Tensor | Segments, *, field: str = "document_ids")
     return document_ids if isinstance(document_ids, Segments) else scan_segments(document_ids, field=field)
 
 
-def offsets_of(lengths: Integers) -> npt.NDArray[np.int32]:
-    """Give where each of some segments begins and the last one ends, by their lengths; `[segments + 1]`."""
-    offsets = np.zeros(lengths.size + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
 def greatest(numbers: Integers) -> int:
     """Give the greatest of some numbers, at least one; for few of them this takes a third of the time of `max()`."""
     return int(numbers.item(numbers.argmax()))

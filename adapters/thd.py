@@ -9,7 +9,8 @@ from torch import Tensor
 from neatpack.adapters.arguments import INT32_MAX, require_count, require_instance, require_places, require_readable
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents
-from neatpack.adapters.segments import Segments, as_segments, offsets_of
+from neatpack.adapters.offsets import offsets_of
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.encodings import (
     THDFlat,

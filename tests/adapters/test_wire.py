@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
-import sys
 from collections.abc import Callable
 from typing import Any, cast, get_args
 
@@ -18,7 +17,6 @@ from neatpack.adapters.wire import WIRE_MODELS, PlanOptions, WireCapabilities, W
 from neatpack.contracts.capabilities import PACKED_MASK_TYPES, POSITION_POLICIES, PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, PackingError, PlanError
 from tests.adapters.properties import holds_for
-from tests.environments import ACTIVE, run
 
 _CAPABILITIES = st.builds(
     PackingCapabilities,
@@ -236,8 +234,3 @@ def allows(schema: Any, value: Any) -> bool:
     }
     said = {word: what for word, what in schema.items() if word not in ("$schema", "title", "description", "default")}
     return all(words[word](what) for word, what in said.items())
-
-
-def test_pydantic_is_imported_by_this_module_alone() -> None:
-    code = "import sys, neatpack.adapters, neatpack.kernels_bridge; print('pydantic' in sys.modules)"
-    assert run(sys.executable, "-c", code, env=ACTIVE).stdout.strip() == "False"

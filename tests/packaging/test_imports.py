@@ -25,11 +25,12 @@ def test_core_imports_nothing_heavy(module: str) -> None:
     assert not found & HEAVY
 
 
-@pytest.mark.parametrize("heavy", sorted(HEAVY))
-def test_check_can_fail(heavy: str) -> None:
-    assert heavy in imported_by(f"import neatpack.contracts; import {heavy}") & HEAVY
+def test_check_can_fail() -> None:
+    assert imported_by(f"import neatpack.contracts, {', '.join(HEAVY)}") >= HEAVY
 
 
 @pytest.mark.parametrize("module", ["neatpack.adapters", "neatpack.kernels_bridge"])
-def test_transformers_is_imported_only_when_a_model_needs_it(module: str) -> None:
-    assert "transformers" not in imported_by(f"import {module}")
+def test_optional_packages_are_imported_only_where_they_are_needed(module: str) -> None:
+    found = imported_by(f"import {module}")
+    assert "torch" in found
+    assert not found & {"hypothesis", "pydantic", "transformers"}

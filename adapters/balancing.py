@@ -122,7 +122,7 @@ def resume_rows(
 def _deal(
     plan: RowPlan, rows: Integers, shape: tuple[int, int], cost: AttentionCost, remainder: Remainder, seed: int
 ) -> RankPlan:
-    """Deal some rows of a plan, after what does not fill a step was seen to."""
+    """Deal some rows of a plan; before that, carry, pad or spread those that do not fill a last step."""
     step = shape[0] * shape[1]
     if step > MOST_STEP_ROWS:
         message = f"takes {step} rows in a step, {shape[1]} a rank: more than {MOST_STEP_ROWS}"

@@ -60,10 +60,11 @@ def _training_batches(
 ) -> TrainingBatch[Tensor]:
     ids = draw(document_ids)
     input_ids = _draw_integers(draw, 100, ids.shape)
+    count = draw(st.sampled_from(axes))
     return {
         "input_ids": input_ids,
         "labels": input_ids.masked_fill(ids == 0, -100),
-        "position_ids": _draw_positions(draw, ids, draw(st.sampled_from(axes))),
+        "position_ids": _draw_integers(draw, 10, (count, *ids.shape)) if count else build_position_ids(ids),
         "padding_mask": ids == 0,
         "document_ids": ids,
     }
@@ -93,10 +94,6 @@ def _contradicting_batches(draw: st.DrawFn, fault: BatchFault) -> TrainingBatch[
     batch = draw(training_batches().filter(lambda batch: _has(_ids(batch), needs)))
     _contradict(draw, batch, fault)
     return batch
-
-
-def _draw_positions(draw: st.DrawFn, ids: Tensor, axes: int) -> Tensor:
-    return build_position_ids(ids) if axes == 0 else _draw_integers(draw, 10, (axes, *ids.shape))
 
 
 def _draw_integers(draw: st.DrawFn, below: int, shape: tuple[int, ...]) -> Tensor:

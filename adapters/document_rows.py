@@ -214,17 +214,13 @@ def _checked_groups(groups: Sequence[Sequence[int]] | None, count: int) -> list[
 def _require_values(field: str, values: object, axis: int, shape: tuple[int, int], device: torch.device) -> None:
     problems = tensor_problems(values, field, data=False)
     if not problems and isinstance(values, Tensor):
-        problems = _problems(field, values, axis, shape, device) or dtype_problems(field, values)
+        if tuple(values.shape[axis : axis + 2]) != shape:
+            message = f"must have {shape} from dimension {axis} on, one entry per place"
+            remedy = "Give one entry per place, padding included."
+            raise BatchError(Problem(field, message, "shape", value=tuple(values.shape), remedy=remedy))
+        problems = device_problems(values, device, field, "the document ids lay") or dtype_problems(field, values)
     if problems:
         raise BatchError(*problems)
-
-
-def _problems(field: str, values: Tensor, axis: int, shape: tuple[int, int], device: torch.device) -> list[Problem]:
-    if tuple(values.shape[axis : axis + 2]) != shape:
-        message = f"must have {shape} from dimension {axis} on, one entry per place"
-        remedy = "Give one entry per place, padding included."
-        return [Problem(field, message, "shape", value=tuple(values.shape), remedy=remedy)]
-    return device_problems(values, device, field, "the document ids lay")
 
 
 def _require_fill(fill: object, dtype: torch.dtype) -> None:

@@ -33,7 +33,7 @@ class Rooms:
         return row
 
     def put(self, row: int, room: int, seats: int) -> None:
-        """Say how much room a row has left, and for how many documents."""
+        """Set how much room a row has left, and for how many documents."""
         self._seats[row] = seats
         most, node = self._most, row + self._leaves
         room = room if seats else 0

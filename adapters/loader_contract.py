@@ -58,7 +58,9 @@ inside a document. Build the model with a consumer of masks or document ids, suc
     flags = {"eligibility": eligibility, "xdoc": xdoc, "trailing_padding": trailing_padding}
     for name, value in {**flags, "model_shifts_labels": model_shifts_labels}.items():
         require_flag(value, name, error=ContractError)
-    _require_words(output_format, label_shift)
+    require_choice(output_format, BATCH_OUTPUT_FORMATS, "output_format", error=ContractError)
+    if label_shift is not None:
+        require_label_shift(label_shift, error=ContractError)
     _require_room(capabilities, sequence_length)
     if label_shift is not None:
         _require_one_shift(label_shift, model_shifts_labels)
@@ -118,12 +120,6 @@ def _require_contiguous(field: str, value: str, *, eligibility: bool, joined: bo
         remedy = f"Pack so that padding trails, and pass trailing_padding=True. {remedy}"
     if message:
         raise ContractError(Problem(field, message, "unsupported", value=value, remedy=remedy))
-
-
-def _require_words(output_format: object, label_shift: object) -> None:
-    require_choice(output_format, BATCH_OUTPUT_FORMATS, "output_format", error=ContractError)
-    if label_shift is not None:
-        require_label_shift(label_shift, error=ContractError)
 
 
 def _require_room(capabilities: PackingCapabilities, sequence_length: int | None) -> None:

@@ -28,7 +28,8 @@ def planned_lengths(lengths: Sequence[int]) -> Integers:
     given = cast("object", lengths)
     counts: Integers | None = None
     if isinstance(given, np.ndarray):
-        counts = _array_of(cast("npt.NDArray[Any]", given))
+        listed = cast("npt.NDArray[Any]", given)
+        counts = listed.astype(np.int64) if listed.ndim == 1 and listed.dtype.kind == "i" else None
     elif set(map(type, lengths)) == {int}:
         counts = _array_of_ints(lengths)
     if counts is not None and counts.min(initial=1) > 0:
@@ -41,11 +42,6 @@ def planned_lengths(lengths: Sequence[int]) -> Integers:
     if problems:
         raise PlanError(*problems)
     return np.array([int(length) for length in lengths], np.int64)
-
-
-def _array_of(lengths: npt.NDArray[Any]) -> Integers | None:
-    """Copy an array of integers; None where it is none."""
-    return lengths.astype(np.int64) if lengths.ndim == 1 and lengths.dtype.kind == "i" else None
 
 
 def _array_of_ints(lengths: Sequence[int]) -> Integers | None:

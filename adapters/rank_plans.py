@@ -187,7 +187,7 @@ def row_costs(plan: RowPlan, cost: AttentionCost) -> npt.NDArray[np.float64]:
 
 
 def require_remainder(value: object) -> Remainder:
-    """Give what was asked for.
+    """Give what is to become of rows that do not fill a last step.
 
     Raises:
         PlanError: it is no such choice.

@@ -273,12 +273,12 @@ def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segme
 
 
 def flags_for(places: int) -> npt.NDArray[np.bool_]:
-    """Make flags for `bounds_of`, one for each place of the flattened rows and a few more; none is set."""
+    """Make room for the flags that `bounds_of` takes: one for each place of the flattened rows, and a few more."""
     return np.empty(places // 8 * 8 + 8, np.bool_)
 
 
 def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integers:
-    """Give the places where a flag is True, those where rows begin, and the end of the last one. It sets flags."""
+    """Give the places where a flag is True or a row begins, and the end of the last row. It writes to the flags."""
     opens[places:] = False
     opens[: places + 1 : sequence] = True
     if places < MANY_PLACES:

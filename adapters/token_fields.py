@@ -103,7 +103,7 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
 
 
 def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:
-    """Move as `take_places` does, to places that are right; none is read from its device.
+    """Move as `take_places` does, without a check of the places, for which they would be read from their device.
 
     Raises:
         BatchError: an entry cannot be moved, or its dtype cannot hold what stands at padding.

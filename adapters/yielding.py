@@ -89,7 +89,8 @@ def apply_packing_contract(
         require_flag(value, name)
     require_batch(batch)
     labels = require_tensor(batch, "labels", "Give labels, -100 where there is no target.")
-    name, ids = _attention_ids(batch)
+    name = next((name for name in IDS if name in batch), "document_ids")
+    ids = require_tensor(batch, name, "Derive them, as document_ids_from_positions(...).")
     require_structure(batch)
     entries = cast("dict[str, object]", batch)
     scanned = scan_agreeing(ids, entries, field=name, position_policy=capabilities.position_policy)
@@ -111,11 +112,6 @@ def apply_packing_contract(
         entries.pop(key, None)
     entries.update(fields)
     return batch
-
-
-def _attention_ids(batch: TrainingBatch[Tensor]) -> tuple[str, Tensor]:
-    name = next((name for name in IDS if name in batch), "document_ids")
-    return name, require_tensor(batch, name, "Derive them, as document_ids_from_positions(...).")
 
 
 def _padding_mask(entries: Mapping[str, object], segments: Segments) -> Tensor:

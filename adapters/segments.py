@@ -63,7 +63,7 @@ class Documents:
 class Segments:
     """The runs of equal ids of a batch in row order, padding and holes included. No run continues into another row.
 
-    The arrays lie on the host. Functions that take document ids take this in their place, and then do not scan again.
+    The arrays lie on the host. Functions of `Tensor | Segments` take this in place of ids, and then do not scan again.
 
     Attributes:
         batch: rows.

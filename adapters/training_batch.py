@@ -106,12 +106,12 @@ def enable_xdoc_attention(
     structural, attention, positions = read_together(document_ids, attention_ids, position_ids)
     segments = scan_array(structural, document_ids.device, "document_ids")
     _require_unjoined(structural, attention)
+    shift = _joined_shift(segments, positions)
     require_restarts(segments, positions)
     joined = (attention_ids != 0).to(torch.int64)
     if capabilities.packed_mask_type == "flash_varlen":
         joined_array = (attention != 0).astype(np.int64)
         require_no_holes(scan_array(joined_array, joined.device, "attention_document_ids"), "attention_document_ids")
-    shift = _joined_shift(segments, positions)
     batch["attention_document_ids"] = joined
     batch["position_ids"] = position_ids.to(torch.int64) + segments.tensor(shift).view(joined.shape)
     return batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -63,13 +64,15 @@ def unpack(
     groups = _groups(segments, document_keys, document_starts)
     if plan is not None:
         _require_placed(segments, document_keys, groups, plan)
-    flat = values.flatten(0, 1)
+    lengths: list[int] = segments.lengths.tolist()
+    # One step for all of them, and one for their gradients on the way back.
+    parts: Sequence[Tensor] = values.flatten(0, 1).split_with_sizes(lengths)
     runs: list[list[Tensor]] = [[] for _ in range(segments.documents.rows.size)]
     owners: list[int] = segments.owners.tolist()
     for run, document in zip(segments.kept.tolist(), owners, strict=True):
-        runs[document].append(flat[segments.bounds[run] : segments.bounds[run + 1]])
+        runs[document].append(parts[run])
     joined = ([run for document in group for run in runs[document]] for group in groups)
-    return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in joined]
+    return [pieces[0] if len(pieces) == 1 else torch.cat(pieces) for pieces in joined]
 
 
 def _groups(segments: Segments, keys: Tensor | None, starts: Tensor | None) -> list[list[int]]:

@@ -137,6 +137,9 @@ def test_negative_coordinates_are_refused() -> None:
     batch["position_ids"] = torch.tensor([[[0, 1, 0, 1, 0]], [[0, 1, -1, 0, 0]]])
     with pytest.raises(BatchError, match=r"position_ids\[row 0, position 2\] = -1: negative coordinate"):
         enable_xdoc_attention(batch, _IDS)
+    batch["position_ids"] = torch.tensor([[0, -1, 0, 1, 0]])  # so that the next document does not restart either
+    with pytest.raises(BatchError, match=r"position_ids\[row 0, position 1\] = -1: negative coordinate"):
+        enable_xdoc_attention(batch, _IDS)
     batch["position_ids"] = torch.tensor([[0, 1, 0, 1, 2**63]], dtype=torch.uint64)
     with pytest.raises(BatchError, match=r"\[row 0, position 4\] = 9223372036854775808: coordinate past int64"):
         enable_xdoc_attention(batch, _IDS)

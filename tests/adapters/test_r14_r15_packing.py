@@ -273,6 +273,14 @@ def test_what_is_unpacked_keeps_its_gradient() -> None:
     assert listed(gradient[0, :, 0]) == [1.0, 0.0, 1.0, 1.0]
 
 
+def test_gradients_of_all_documents_go_back_as_one() -> None:
+    """One by one, each would fill a tensor as large as the batch."""
+    values = torch.ones(2, 4, requires_grad=True)
+    found = unpack(values, torch.tensor([[1, 1, 2, 0], [3, 4, 4, 0]]))
+    assert len({document.grad_fn for document in found}) == 1
+    assert all(document.untyped_storage().data_ptr() == values.data_ptr() for document in found)
+
+
 def test_a_contract_gives_what_it_names() -> None:
     documents, contract = [torch.arange(3), torch.arange(2)], PackingCapabilities("document_ids", True)
     plan = plan_rows([3, 2], 6)

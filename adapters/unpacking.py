@@ -66,7 +66,7 @@ def unpack(
         _require_placed(segments, document_keys, groups, plan)
     lengths: list[int] = segments.lengths.tolist()
     # One step for all of them, and one for their gradients on the way back.
-    parts: Sequence[Tensor] = values.flatten(0, 1).split_with_sizes(lengths)
+    parts = cast("Sequence[Tensor]", values.flatten(0, 1).split_with_sizes(lengths))
     runs: list[list[Tensor]] = [[] for _ in range(segments.documents.rows.size)]
     owners: list[int] = segments.owners.tolist()
     for run, document in zip(segments.kept.tolist(), owners, strict=True):

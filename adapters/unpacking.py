@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -66,10 +65,11 @@ def unpack(
         _require_placed(segments, document_keys, groups, plan)
     lengths: list[int] = segments.lengths.tolist()
     # One step for all of them, and one for their gradients on the way back.
-    parts = cast("Sequence[Tensor]", values.flatten(0, 1).split_with_sizes(lengths))
+    parts = values.flatten(0, 1).split_with_sizes(lengths)
     runs: list[list[Tensor]] = [[] for _ in range(segments.documents.rows.size)]
+    kept: list[int] = segments.kept.tolist()
     owners: list[int] = segments.owners.tolist()
-    for run, document in zip(segments.kept.tolist(), owners, strict=True):
+    for run, document in zip(kept, owners, strict=True):
         runs[document].append(parts[run])
     joined = ([run for document in group for run in runs[document]] for group in groups)
     return [pieces[0] if len(pieces) == 1 else torch.cat(pieces) for pieces in joined]

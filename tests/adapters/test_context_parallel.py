@@ -20,7 +20,7 @@ from neatpack.adapters.thd import thd_lengths
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError
 from tests.adapters import oracle_slicing
-from tests.adapters.cut_batches import fault, training_batch
+from tests.adapters.batches import fault, training_batch
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor
 from tests.adapters.properties import holds_for

@@ -14,26 +14,18 @@ from hypothesis import find
 
 from neatpack import adapters
 from neatpack.adapters import strategies
-from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
+from tests.adapters.batches import training_batch
 
 _IDS: Final = torch.tensor([[1, 1, 1, 1, 2, 2, 0, 0]])
 _PLACES: Final = torch.arange(8)
 _CONTRACT: Final = PackingCapabilities("flash_varlen")
 
 
-def _batch() -> TrainingBatch[torch.Tensor]:
-    return {
-        "input_ids": _IDS + 6,
-        "labels": _IDS + 6,
-        "position_ids": adapters.build_position_ids(_IDS),
-        "padding_mask": _IDS == 0,
-        "document_ids": _IDS.clone(),
-    }
-
-
 def _joined(**options: Any) -> object:
-    batch = adapters.enable_xdoc_attention(adapters.adapt_model_inputs(_batch()), PackingCapabilities("document_ids"))
+    batch = adapters.enable_xdoc_attention(
+        adapters.adapt_model_inputs(training_batch(_IDS)), PackingCapabilities("document_ids")
+    )
     applied = adapters.apply_packing_contract(
         batch, PackingCapabilities("document_ids"), label_shift="model", **options
     )
@@ -72,19 +64,19 @@ _DEFAULTS: Final[dict[str, tuple[Callable[..., Any], str, Any, Any]]] = {
         1,
     ),
     "padded with": (
-        lambda **o: adapters.pad_documents(_batch(), 8, **o)["input_ids"].tolist(),
+        lambda **o: adapters.pad_documents(training_batch(_IDS), 8, **o)["input_ids"].tolist(),
         "pad_token_id",
         0,
         9,
     ),
     "placed with": (
-        lambda **o: adapters.take_places(_batch(), torch.tensor([[0, -1]]), **o)["input_ids"].tolist(),
+        lambda **o: adapters.take_places(training_batch(_IDS), torch.tensor([[0, -1]]), **o)["input_ids"].tolist(),
         "pad_token_id",
         0,
         9,
     ),
     "applied flat": (
-        lambda **o: sorted(adapters.apply_packing_contract(_batch(), _CONTRACT, label_shift="model", **o)),
+        lambda **o: sorted(adapters.apply_packing_contract(training_batch(_IDS), _CONTRACT, label_shift="model", **o)),
         "flat",
         False,
         True,

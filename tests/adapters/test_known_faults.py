@@ -31,7 +31,6 @@ import torch
 from neatpack.adapters import (
     apply_packing_contract,
     build_packed_sequence_metadata,
-    build_position_ids,
     document_lengths,
     flash_varlen_kwargs,
     flatten_packed_sequence_metadata,
@@ -43,24 +42,12 @@ from neatpack.adapters import (
     split_rows,
     thd_lengths,
 )
-from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import THDLengths
 from neatpack.contracts.errors import BatchError, CapabilitiesError, DocumentIdsError, EncodingError
+from tests.adapters.batches import training_batch
 from tests.adapters.host_reads import host_reads
 from tests.adapters.properties import listed
-
-
-def _batch(ids: torch.Tensor) -> TrainingBatch[torch.Tensor]:
-    tokens = torch.arange(ids.numel()).view(ids.shape)
-    positions = build_position_ids(ids)
-    return {
-        "input_ids": tokens,
-        "labels": tokens,
-        "position_ids": positions,
-        "padding_mask": ids == 0,
-        "document_ids": ids,
-    }
 
 
 def test_every_encoding_has_the_boundaries_of_descending_ids() -> None:
@@ -80,7 +67,7 @@ def test_a_document_that_returns_is_refused_and_not_joined_with_what_stands_betw
 
 def test_flat_offsets_are_derived_again_for_each_microbatch() -> None:
     ids = torch.tensor([[1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 3, 3]])
-    batch = apply_packing_contract(_batch(ids), PackingCapabilities("flash_varlen"), flat=True)
+    batch = apply_packing_contract(training_batch(ids), PackingCapabilities("flash_varlen"), flat=True)
     last = cast("dict[str, Any]", split_rows(batch, 3)[2])
     # A cut of dimension 0 gave a part of [0, 3, 6, 9, 11, 12, 13, 16, 18].
     assert listed(last["cu_seq_lens_q"]) == [0, 1, 4, 6]
@@ -159,13 +146,13 @@ def test_a_contract_that_equals_the_default_is_not_overridden_by_a_name() -> Non
 def test_batches_of_one_and_of_several_documents_have_the_same_entries() -> None:
     contract = PackingCapabilities("document_ids", requires_packed_sequence_metadata=True)
     rows = ([[1, 1, 1, 1]], [[1, 1, 2, 0]], [[0, 0, 0, 0]])
-    one, several, none = (set(apply_packing_contract(_batch(torch.tensor(ids)), contract)) for ids in rows)
+    one, several, none = (set(apply_packing_contract(training_batch(torch.tensor(ids)), contract)) for ids in rows)
     assert one == several == none
 
 
 def test_rows_that_do_not_divide_are_all_there() -> None:
     ids = torch.tensor([[1, 1], [1, 2], [1, 0]])
-    parts = split_rows(_batch(ids), 2)
+    parts = split_rows(training_batch(ids), 2)
     assert [len(part["input_ids"]) for part in parts] == [2, 1]
 
 

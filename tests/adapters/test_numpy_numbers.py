@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from neatpack import adapters
-from neatpack.contracts.batch import TrainingBatch
+from tests.adapters.batches import training_batch
 
 Number = Callable[[int], Any]
 
@@ -21,16 +21,6 @@ _PADDING: Final = torch.zeros(50, 3, dtype=torch.int64)
 _LENGTHS: Final = adapters.thd_lengths(_IDS)
 _METADATA: Final = adapters.build_packed_sequence_metadata(_IDS)
 _FLAT: Final = adapters.gathered_flat(_IDS)
-
-
-def _batch(ids: Tensor) -> TrainingBatch[Tensor]:
-    return {
-        "input_ids": ids,
-        "labels": ids,
-        "position_ids": adapters.build_position_ids(ids),
-        "padding_mask": ids == 0,
-        "document_ids": ids,
-    }
 
 
 _CALLS: Final[dict[str, Callable[[Number], object]]] = {
@@ -57,9 +47,9 @@ _CALLS: Final[dict[str, Callable[[Number], object]]] = {
     "depth": lambda number: adapters.mtp_targets(_IDS, _IDS, number(2), "model"),
     "spans": lambda number: adapters.place_spans(_IDS[:1], [[(number(0), number(2))], [(number(90), number(100))]]),
     "marked spans": lambda number: adapters.mark_spans(_IDS[:1], [[(number(0), number(2))], [(number(9), number(99))]]),
-    "multiple of documents": lambda number: adapters.pad_documents(_batch(_IDS), number(64)),
-    "multiple of padding": lambda number: adapters.pad_documents(_batch(_PADDING), number(64)),
-    "multiple of rows": lambda number: adapters.pad_rows(_batch(_PADDING), number(64), pad_token_id=number(9)),
+    "multiple of documents": lambda number: adapters.pad_documents(training_batch(_IDS), number(64)),
+    "multiple of padding": lambda number: adapters.pad_documents(training_batch(_PADDING), number(64)),
+    "multiple of rows": lambda number: adapters.pad_rows(training_batch(_PADDING), number(64), pad_token_id=number(9)),
     "rank": lambda number: adapters.context_places(_IDS, number(1), number(2), "contiguous"),
     "places of a stream": lambda number: adapters.real_places(adapters.thd_flat(_IDS[:1]), number(125)),
     "shape and strides": lambda number: adapters.farthest_element((number(100), number(100)), (number(100), number(1))),
@@ -74,7 +64,7 @@ _CALLS: Final[dict[str, Callable[[Number], object]]] = {
     "chunk": lambda number: adapters.build_block_causal_mask(_IDS, chunk=number(100)),
     "window of counts": lambda number: adapters.count_seen_keys(_IDS, window=number(100)),
     "window of two": lambda number: adapters.sees(_IDS, _IDS, _IDS, _IDS, window=number(100)),
-    "microbatches": lambda number: adapters.split_rows(_batch(_IDS), number(3)),
+    "microbatches": lambda number: adapters.split_rows(training_batch(_IDS), number(3)),
 }
 
 

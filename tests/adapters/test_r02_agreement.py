@@ -18,7 +18,6 @@ from neatpack.adapters import (
     apply_packing_contract,
     build_block_causal_mask,
     build_packed_sequence_metadata,
-    build_position_ids,
     check_agreement,
     convert_batch_output,
     enable_xdoc_attention,
@@ -40,6 +39,7 @@ from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, DocumentIdsError, EncodingError, PackingError
 from tests.adapters import oracle
+from tests.adapters.batches import training_batch
 from tests.adapters.properties import holds_for, listed, rows_of
 
 _FIELDS: Mapping[BatchFault, tuple[str, ...]] = {
@@ -140,14 +140,7 @@ def test_positions_that_run_on_are_refused_unless_that_was_declared(
 
 def test_a_loader_yields_positions_that_run_on_where_its_contract_says_so() -> None:
     def batch() -> TrainingBatch[Tensor]:
-        mask = _IDS == 0
-        return {
-            "input_ids": _IDS,
-            "labels": _IDS,
-            "position_ids": torch.arange(5)[None],
-            "padding_mask": mask,
-            "document_ids": _IDS,
-        }
+        return training_batch(_IDS, position_ids=torch.arange(5)[None])
 
     with pytest.raises(EncodingError, match=r"position_ids\[row 0, position 2\] = 2: does not restart"):
         apply_packing_contract(adapt_model_inputs(batch()), PackingCapabilities("document_ids"))
@@ -457,15 +450,9 @@ def test_a_segment_index_agrees(padding: PaddingIndex) -> None:
     assert check_agreement(_ROWS, given).batch == 2
 
 
-def _batch(**entries: Tensor) -> TrainingBatch[Tensor]:
-    batch = {"input_ids": _ROWS, "labels": _ROWS, "position_ids": _ROWS * 0, "padding_mask": _ROWS == 0}
-    batch["position_ids"] = build_position_ids(_ROWS)
-    return cast("TrainingBatch[Tensor]", {**batch, "document_ids": _ROWS, **entries})
-
-
 @pytest.mark.parametrize("name", ["seq_idx", "attention_document_ids"])
 def test_a_loader_refuses_other_ids_beside_its_own(name: str) -> None:
-    before = _batch(**{name: torch.ones_like(_ROWS)})
+    before = training_batch(_ROWS, **{name: torch.ones_like(_ROWS)})
     batch = before.copy()
     with pytest.raises(EncodingError) as caught:
         adapt_model_inputs(batch)
@@ -476,7 +463,9 @@ def test_a_loader_refuses_other_ids_beside_its_own(name: str) -> None:
 
 
 def test_tokens_excluded_before_are_no_contradiction() -> None:
-    batch = adapt_model_inputs(_batch(attention_document_ids=torch.where(torch.arange(6) == 3, 0, _ROWS)))
+    batch = adapt_model_inputs(
+        training_batch(_ROWS, attention_document_ids=torch.where(torch.arange(6) == 3, 0, _ROWS))
+    )
     assert torch.equal(batch.get("attention_document_ids", _ROWS[:0]), _ROWS)
     assert torch.equal(adapt_model_inputs(batch).get("attention_document_ids", _ROWS[:0]), _ROWS)
 

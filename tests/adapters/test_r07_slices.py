@@ -27,6 +27,7 @@ from neatpack.adapters.strategies import attention_document_ids, training_batche
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PACKED_MASK_TYPES, PackedMaskType, PackingCapabilities
 from neatpack.contracts.errors import BatchError, DocumentIdsError
+from tests.adapters.batches import training_batch
 from tests.adapters.properties import holds_for, listed
 
 _ALWAYS = {"input_ids", "labels", "position_ids", "padding_mask", "_packed_seq_ids"}
@@ -151,26 +152,16 @@ def test_a_microbatch_of_padding_is_legal_and_its_offsets_are_zero() -> None:
             build(ids)
 
 
-def _batch(ids: Tensor) -> TrainingBatch[Tensor]:
-    return {
-        "input_ids": ids,
-        "labels": ids,
-        "position_ids": build_position_ids(ids),
-        "padding_mask": ids == 0,
-        "document_ids": ids,
-    }
-
-
 def test_rows_longer_than_the_contract_allows_are_refused() -> None:
     contract = PackingCapabilities("document_ids", max_sequence_length=3)
-    apply_packing_contract(_batch(torch.tensor([[1, 1, 0]])), contract)
+    apply_packing_contract(training_batch(torch.tensor([[1, 1, 0]])), contract)
     with pytest.raises(BatchError, match="max_sequence_length, 3"):
-        apply_packing_contract(_batch(torch.tensor([[1, 1, 1, 0]])), contract)
+        apply_packing_contract(training_batch(torch.tensor([[1, 1, 1, 0]])), contract)
 
 
 def test_original_ids_that_are_asked_for_must_be_there() -> None:
     ids = torch.tensor([[1, 1, 0]])
-    batch = _batch(ids)
+    batch = training_batch(ids)
     del batch["document_ids"]
     batch["attention_document_ids"] = ids
     apply_packing_contract(batch.copy(), PackingCapabilities("document_ids"))
@@ -179,7 +170,9 @@ def test_original_ids_that_are_asked_for_must_be_there() -> None:
 
 
 def test_a_batch_may_be_yielded_twice() -> None:
-    once = apply_packing_contract(_batch(torch.tensor([[1, 1, 2, 0]])), PackingCapabilities("flash_varlen", True))
+    once = apply_packing_contract(
+        training_batch(torch.tensor([[1, 1, 2, 0]])), PackingCapabilities("flash_varlen", True)
+    )
     twice = apply_packing_contract(once.copy(), PackingCapabilities("flash_varlen", True))
     assert list(once) == list(twice)
     assert torch.equal(once["labels"], twice["labels"])
@@ -187,14 +180,14 @@ def test_a_batch_may_be_yielded_twice() -> None:
 
 @pytest.mark.parametrize("missing", ["labels", "document_ids"])
 def test_what_is_missing_is_named(missing: str) -> None:
-    batch = _batch(torch.tensor([[1, 1, 0]]))
+    batch = training_batch(torch.tensor([[1, 1, 0]]))
     batch.pop(missing)  # type: ignore[misc]
     with pytest.raises(BatchError, match=f"{missing}: missing"):
         apply_packing_contract(batch, PackingCapabilities("document_ids"))
 
 
 def test_entries_of_other_lengths_are_refused_together() -> None:
-    batch = _batch(torch.tensor([[1, 1, 0]]))
+    batch = training_batch(torch.tensor([[1, 1, 0]]))
     batch["input_ids"] = torch.zeros(1, 4, dtype=torch.int64)
     with pytest.raises(BatchError, match="along sequence"):
         apply_packing_contract(batch, PackingCapabilities("document_ids"))
@@ -202,7 +195,7 @@ def test_entries_of_other_lengths_are_refused_together() -> None:
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_hole_is_refused_where_physical_offsets_are_asked_for(flat: bool) -> None:
-    batch = _batch(torch.tensor([[1, 1, 1]]))
+    batch = training_batch(torch.tensor([[1, 1, 1]]))
     batch["attention_document_ids"] = torch.tensor([[1, 0, 1]])
     apply_packing_contract(batch.copy(), PackingCapabilities("document_ids"), flat=flat)
     with pytest.raises(DocumentIdsError, match="hole"):

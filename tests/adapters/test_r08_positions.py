@@ -23,6 +23,7 @@ from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, CapabilitiesError, DocumentIdsError, EncodingError, PackingError
 from tests.adapters import oracle, oracle_loss
+from tests.adapters.batches import training_batch
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
 from tests.adapters.properties import holds_for, listed, rows_of
@@ -113,19 +114,8 @@ def test_narrow_positions_do_not_wrap_when_shifted(dtype: torch.dtype) -> None:
     assert listed(found["position_ids"]) == [list(range(400))]
 
 
-def _batch() -> TrainingBatch[Tensor]:
-    ids = torch.tensor([[1, 1, 2, 2, 0]])
-    return {
-        "input_ids": ids,
-        "labels": ids,
-        "position_ids": torch.tensor([[0, 1, 0, 1, 0]]),
-        "padding_mask": ids == 0,
-        "document_ids": ids,
-    }
-
-
 def test_documents_are_joined_once() -> None:
-    batch = enable_xdoc_attention(adapt_model_inputs(_batch()), _IDS)
+    batch = enable_xdoc_attention(adapt_model_inputs(training_batch([[1, 1, 2, 2, 0]])), _IDS)
     before = dict(batch)
     with pytest.raises(BatchError, match="joined already"):
         enable_xdoc_attention(batch, _IDS)
@@ -133,7 +123,7 @@ def test_documents_are_joined_once() -> None:
 
 
 def test_negative_coordinates_are_refused() -> None:
-    batch = adapt_model_inputs(_batch())
+    batch = adapt_model_inputs(training_batch([[1, 1, 2, 2, 0]]))
     batch["position_ids"] = torch.tensor([[[0, 1, 0, 1, 0]], [[0, 1, -1, 0, 0]]])
     with pytest.raises(BatchError, match=r"position_ids\[row 0, position 2\] = -1: negative coordinate"):
         enable_xdoc_attention(batch, _IDS)
@@ -168,9 +158,9 @@ def test_joined_coordinates_never_wrap() -> None:
 
 def test_joining_needs_the_attention_ids() -> None:
     with pytest.raises(BatchError, match="adapt_model_inputs"):
-        enable_xdoc_attention(_batch(), _IDS)
+        enable_xdoc_attention(training_batch([[1, 1, 2, 2, 0]]), _IDS)
     with pytest.raises(CapabilitiesError):
-        enable_xdoc_attention(adapt_model_inputs(_batch()), PackingCapabilities("flash"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        enable_xdoc_attention(adapt_model_inputs(training_batch([[1, 1, 2, 2, 0]])), PackingCapabilities("flash"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +173,7 @@ def test_joining_needs_the_attention_ids() -> None:
     ],
 )
 def test_eligibility_that_does_not_fit_is_refused(eligibility: Tensor, kind: str) -> None:
-    batch = _batch()
+    batch = training_batch([[1, 1, 2, 2, 0]])
     before = dict(batch)
     with pytest.raises(BatchError) as caught:
         adapt_model_inputs(batch, eligibility)
@@ -206,7 +196,7 @@ def test_eligibility_that_does_not_fit_is_refused(eligibility: Tensor, kind: str
     ],
 )
 def test_a_batch_that_is_refused_stays_as_it_came(changes: dict[str, object], error: type[Exception]) -> None:
-    batch = _batch()
+    batch = training_batch([[1, 1, 2, 2, 0]])
     batch.update(changes)  # type: ignore[typeddict-item]  # pyright: ignore[reportArgumentType,reportCallIssue]
     before = dict(batch)
     with pytest.raises(error):

@@ -28,7 +28,7 @@ from neatpack.adapters.yielding import apply_packing_contract
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, EncodingError
-from tests.adapters.cut_batches import fault, training_batch
+from tests.adapters.batches import fault, training_batch
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
 from tests.adapters.properties import holds_for

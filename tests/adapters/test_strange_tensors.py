@@ -19,6 +19,7 @@ from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import LengthMatrix, PhysicalRows, SegmentIndex, THDLengths
 from neatpack.contracts.errors import PackingError
+from tests.adapters.batches import training_batch
 
 Call = Callable[[Any], object]
 
@@ -150,13 +151,7 @@ _ONE_OF_SEVERAL: Final[dict[str, Call]] = {
 
 
 def _batch() -> TrainingBatch[Tensor]:
-    return {
-        "input_ids": _IDS.clone(),
-        "labels": _IDS.clone(),
-        "position_ids": adapters.build_position_ids(_IDS),
-        "padding_mask": _IDS == 0,
-        "document_ids": _IDS.clone(),
-    }
+    return training_batch(_IDS.clone())
 
 
 @pytest.mark.parametrize("call", _ONE_ARGUMENT, ids=lambda call: call.__name__)
@@ -209,7 +204,11 @@ def test_a_function_of_a_batch_answers_or_leaves_it_as_it_came(call: Call) -> No
         with suppress(PackingError):
             call(value)
         for field in _FIELDS:
-            batch: dict[str, Any] = {**adapt_model_inputs(_batch()), **_METADATA, "seq_lens": _LENGTHS.seq_lens}
+            batch: dict[str, Any] = {
+                **adapt_model_inputs(_batch()),
+                **_METADATA,
+                "seq_lens": _LENGTHS.seq_lens,
+            }
             batch[field] = value
             before = dict(batch)
             try:

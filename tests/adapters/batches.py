@@ -1,4 +1,4 @@
-"""Batches to be cut, and what an error says of them."""
+"""Batches as a loader collates them, and what an error says of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from neatpack.contracts.errors import PackingError
 from tests.adapters.layouts import Rows, tensor
 
 
-def training_batch(rows: Rows, **entries: Any) -> TrainingBatch[Tensor]:
+def training_batch(rows: Rows | Tensor, **entries: Any) -> TrainingBatch[Tensor]:
     """A batch in which every token is another one."""
-    ids = tensor(rows)
+    ids = rows if isinstance(rows, Tensor) else tensor(rows)
     tokens = torch.arange(1000, 1000 + ids.numel()).view(ids.shape)
     batch: TrainingBatch[Tensor] = {
         "input_ids": tokens,

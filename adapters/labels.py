@@ -10,7 +10,7 @@ from torch import Tensor
 from neatpack.adapters.agreement_per_token import require_policy
 from neatpack.adapters.arguments import is_choice, require_flag
 from neatpack.adapters.host_arrays import Integers
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Segments, as_segments, scan_together
 from neatpack.adapters.token_tensors import device_problems, integer_rows_problems
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift
 from neatpack.contracts.errors import EncodingError, PackingError, Problem
@@ -117,8 +117,10 @@ def scan_bounds(
         DocumentIdsError: ids are malformed.
         EncodingError: labels are no integers in their shape on their device, or no policy makes one of the other.
     """
-    attention = as_segments(attention_document_ids, field="attention_document_ids")
-    structural = attention if document_ids is None else as_segments(document_ids)
+    if document_ids is None or document_ids is attention_document_ids:
+        attention = structural = as_segments(attention_document_ids, field="attention_document_ids")
+    else:
+        attention, structural = scan_together(attention_document_ids=attention_document_ids, document_ids=document_ids)
     require_labels(labels, (attention, structural))
     if structural is not attention:
         require_policy(attention, structural)

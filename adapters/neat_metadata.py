@@ -123,21 +123,10 @@ def flatten_packed_sequence_metadata(
         >>> flatten_packed_sequence_metadata(indices, offsets, batch_size=2, sequence_length=3)
         (tensor([0, 1, 3, 4, 5]), tensor([0, 2, 5]))
     """
-    problems = _metadata_form_problems(packed_token_indices, cu_seqlens, batch_size, sequence_length)
-    if problems:
-        raise EncodingError(*problems)
-    batch_size, sequence_length = int(batch_size), int(sequence_length)
-    indices, offsets = read_together(packed_token_indices, cu_seqlens)
-    if indices.ndim == 1:
-        _require_flat(indices, offsets, batch_size, sequence_length)
+    indices, offsets = _flattened(packed_token_indices, cu_seqlens, batch_size, sequence_length)
+    if packed_token_indices.ndim == 1:
         return packed_token_indices.to(torch.int64), cu_seqlens
-    used = np.cumsum(offsets < 0, axis=1) == 0
-    _require_rows(indices, offsets, used, sequence_length)
-    rows, places = np.nonzero(indices >= 0)
-    flat = indices[rows, places].astype(np.int64) + rows * sequence_length
-    lengths = np.diff(offsets.astype(np.int64), axis=1)[used[:, 1:]]
-    flat_offsets = np.append(0, np.cumsum(lengths)).astype(offsets.dtype)
-    return to_tensor(flat, packed_token_indices.device), to_tensor(flat_offsets, cu_seqlens.device)
+    return to_tensor(indices, packed_token_indices.device), to_tensor(offsets, cu_seqlens.device)
 
 
 def document_ids_from_metadata(
@@ -168,9 +157,8 @@ def document_ids_from_metadata(
     if problems:
         raise EncodingError(*problems)
     batch, sequence = packed_token_indices.shape if shape is None else shape
-    flat_indices, flat_offsets = flatten_packed_sequence_metadata(packed_token_indices, cu_seqlens, batch, sequence)
+    indices, offsets = _flattened(packed_token_indices, cu_seqlens, batch, sequence)
     batch, sequence = int(batch), int(sequence)
-    indices, offsets = read_together(flat_indices, flat_offsets)
     lengths = np.diff(offsets)
     lengths = lengths[lengths > 0]
     rows = indices[np.cumsum(lengths) - lengths] // sequence
@@ -178,6 +166,26 @@ def document_ids_from_metadata(
     ids = np.zeros(batch * sequence, np.int64)
     ids[indices] = np.repeat(np.arange(1, rows.size + 1) - before, lengths)
     return to_tensor(ids, packed_token_indices.device).view(batch, sequence)
+
+
+def _flattened(
+    packed_token_indices: Tensor, cu_seqlens: Tensor, batch_size: int, sequence_length: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Give on the host what `flatten_packed_sequence_metadata` gives."""
+    problems = _metadata_form_problems(packed_token_indices, cu_seqlens, batch_size, sequence_length)
+    if problems:
+        raise EncodingError(*problems)
+    batch_size, sequence_length = int(batch_size), int(sequence_length)
+    indices, offsets = read_together(packed_token_indices, cu_seqlens)
+    if indices.ndim == 1:
+        _require_flat(indices, offsets, batch_size, sequence_length)
+        return indices, offsets
+    used = np.cumsum(offsets < 0, axis=1) == 0
+    _require_rows(indices, offsets, used, sequence_length)
+    rows, places = np.nonzero(indices >= 0)
+    flat = indices[rows, places].astype(np.int64) + rows * sequence_length
+    lengths = np.diff(offsets.astype(np.int64), axis=1)[used[:, 1:]]
+    return flat, np.append(0, np.cumsum(lengths)).astype(offsets.dtype)
 
 
 def _row_offsets(documents: Documents) -> npt.NDArray[np.int32]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, INT64_MAX, INTEGER_DTYPES, tensor_problems, too_many_places
-from neatpack.adapters.host_arrays import Integers, read_on_host, to_tensor
+from neatpack.adapters.host_arrays import Integers, read_on_host, read_together, to_tensor
 from neatpack.contracts.errors import DocumentIdsError, Problem
 
 FEW_RUNS: Final = 64
@@ -213,6 +213,24 @@ def scan_segments(document_ids: Tensor, *, field: str = "document_ids") -> Segme
     """
     require_ids_form(document_ids, field)
     return scan_array(read_on_host(document_ids), document_ids.device, field)
+
+
+def scan_together(**ids: Tensor | Segments) -> list[Segments]:
+    """Scan several ids, in one read together where they lie on one device; errors call them by their keywords.
+
+    Raises:
+        DocumentIdsError: as `scan_segments`.
+    """
+    tensors = {name: each for name, each in ids.items() if not isinstance(each, Segments)}
+    for name, tensor in tensors.items():
+        require_ids_form(tensor, name)
+    if len({tensor.device for tensor in tensors.values()}) != 1:
+        return [as_segments(each, field=name) for name, each in ids.items()]
+    arrays = dict(zip(tensors, read_together(*tensors.values()), strict=True))
+    return [
+        each if isinstance(each, Segments) else scan_array(arrays[name], each.device, name)
+        for name, each in ids.items()
+    ]
 
 
 def require_ids_form(document_ids: object, field: str) -> None:

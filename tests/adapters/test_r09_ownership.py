@@ -20,6 +20,7 @@ from neatpack.adapters import (
     canonical_document_ids,
     check_agreement,
     count_seen_keys,
+    document_ids_from_metadata,
     document_lengths,
     enable_xdoc_attention,
     flash_varlen_kwargs,
@@ -31,6 +32,7 @@ from neatpack.adapters import (
     is_indexed_packed_mask,
     length_matrix,
     mask_labels,
+    mtp_targets,
     physical_states,
     row_offsets,
     scan_segments,
@@ -57,6 +59,12 @@ _DERIVE: Final[Mapping[str, Callable[[Tensor], object]]] = {
     "flash_varlen_kwargs": flash_varlen_kwargs,
     "is_indexed_packed_mask": is_indexed_packed_mask,
     "mask_labels": lambda ids: mask_labels(ids.to(torch.int64), ids, "model"),
+    "mask_labels, with ids as packed": lambda ids: mask_labels(
+        ids.to(torch.int64), ids, "model", document_ids=ids.clone()
+    ),
+    "mtp_targets, with ids as packed": lambda ids: mtp_targets(
+        ids.to(torch.int64), ids, 1, "stream", document_ids=ids.clone()
+    ),
     "check_agreement": lambda ids: check_agreement(ids, {"padding_mask": ids == 0}),
     "unpack": lambda ids: unpack(torch.zeros(*ids.shape, 2), ids),
 }
@@ -172,4 +180,7 @@ def test_flattening_waits_for_a_device_once(monkeypatch: pytest.MonkeyPatch) -> 
     metadata = build_packed_sequence_metadata(torch.tensor([[1, 1, 2, 0], [3, 3, 3, 3]]))
     with host_reads(monkeypatch) as counted:
         flatten_packed_sequence_metadata(metadata["packed_token_indices"], metadata["cu_seqlens"], 2, 4)
+    assert counted.total == 1
+    with host_reads(monkeypatch) as counted:
+        document_ids_from_metadata(metadata["packed_token_indices"], metadata["cu_seqlens"])
     assert counted.total == 1

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from neatpack.adapters.arguments import require_instance, tensor_problems
 from neatpack.adapters.boundary_fields import KERNEL_FIELDS
+from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch, validate_training_batch
 from neatpack.contracts.errors import BatchError, EncodingError, Problem
+
+FIELD_RULES: Final = field_axes(TrainingBatch)
+"""What a batch declares of its entries: their dimensions, by name."""
 
 
 def require_batch(batch: object) -> None:

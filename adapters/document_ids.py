@@ -30,7 +30,7 @@ def validate_document_ids(value: object, *, field: str = "document_ids") -> list
 document of a row an id of its own, and keep its tokens together.']
     """
     try:
-        scan_segments(value, field=field)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        scan_segments(cast("Tensor", value), field=field)
     except DocumentIdsError as error:
         return list(error.problems)
     return []
@@ -60,8 +60,7 @@ def parse_document_ids(value: object, *, field: str = "document_ids") -> Tensor:
         >>> parse_document_ids(torch.tensor([[7, 7, 3, 0]], dtype=torch.int8))
         tensor([[1, 1, 2, 0]])
     """
-    segments = scan_segments(value, field=field)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    return canonical_document_ids(segments)
+    return canonical_document_ids(scan_segments(cast("Tensor", value), field=field))
 
 
 def canonical_document_ids(document_ids: Tensor | Segments) -> Tensor:

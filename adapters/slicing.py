@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, cast
+from typing import cast
 
 import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
-from neatpack.adapters.batch_entries import batch_shape, entries, holds_tensors, refuse_kernel_fields
+from neatpack.adapters.batch_entries import FIELD_RULES, batch_shape, entries, holds_tensors, refuse_kernel_fields
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS
 from neatpack.adapters.physical import PADDING_SEGMENTS, PaddingSegments, flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
 from neatpack.adapters.token_fields import scan_ids
-from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
-
-_RULES: Final = field_axes(TrainingBatch)
 
 
 def split_rows(
@@ -134,7 +131,7 @@ def _cut(name: str, value: object, sizes: list[int]) -> Sequence[object]:
     rows = sum(sizes)
     if isinstance(value, Tensor):
         return value.tensor_split(len(sizes), _row_axis(name, value, rows))
-    if value is not None and name in _RULES and _RULES[name].axes:
+    if value is not None and name in FIELD_RULES and FIELD_RULES[name].axes:
         raise BatchError(*tensor_problems(value, name))
     if not _is_listed(value):
         return [value] * len(sizes)
@@ -157,8 +154,8 @@ def _row_axis(name: str, value: Tensor, rows: int) -> int:
     if problems:
         raise BatchError(*problems)
     axis = 0 if value.ndim else None
-    if name in _RULES:
-        forms = (axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim)
+    if name in FIELD_RULES:
+        forms = (axes.names for axes in FIELD_RULES[name].axes if len(axes.names) == value.ndim)
         axis = next((names.index("batch") for names in forms if "batch" in names), None)
     if axis is None or value.shape[axis] != rows:
         raise BatchError(_no_rows(name, tuple(value.shape), rows))

@@ -12,12 +12,18 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INTEGER_DTYPES, require_pad_token, tensor_problems
-from neatpack.adapters.batch_entries import batch_shape, entries, given_ids, holds_tensors, refuse_kernel_fields
+from neatpack.adapters.batch_entries import (
+    FIELD_RULES,
+    batch_shape,
+    entries,
+    given_ids,
+    holds_tensors,
+    refuse_kernel_fields,
+)
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.host_arrays import read_on_host
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems, dtype_problems, holds
-from neatpack.contracts.axes import field_axes
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
@@ -30,7 +36,6 @@ _NOT_MOVED: Final = (*_DERIVED, "attention_mask", "seq_idx")
 """And those whose numbers at new padding would have to follow from the documents around it."""
 
 _PER_DOCUMENT: Final = ("document_keys", "document_starts")
-_RULES: Final = field_axes(TrainingBatch)
 _LABELS: Final = "labels"
 """How the names of all entries of targets end: `labels`, `shift_labels`, `mtp_labels`."""
 
@@ -47,8 +52,8 @@ def token_axis(name: str, value: Tensor, shape: tuple[int, int]) -> int | None:
     if name in _DERIVED:
         return None
     axis: int | None = 0
-    if name in _RULES:
-        forms = (axes.names for axes in _RULES[name].axes if len(axes.names) == value.ndim)
+    if name in FIELD_RULES:
+        forms = (axes.names for axes in FIELD_RULES[name].axes if len(axes.names) == value.ndim)
         per_token = (names for names in forms if names.count("batch") == names.count("sequence") == 1)
         axis = next((names.index("batch") for names in per_token), None)
     return None if axis is None or tuple(value.shape[axis : axis + 2]) != shape else axis
@@ -184,7 +189,7 @@ def _is_converted(name: str, value: object, shape: tuple[int, int]) -> bool:
     """Tell whether an entry that is no tensor ought to be one."""
     if isinstance(value, np.ndarray) and cast("npt.NDArray[Any]", value).shape[:2] == shape:
         return True
-    return value is not None and name in _RULES and bool(_RULES[name].axes)
+    return value is not None and name in FIELD_RULES and bool(FIELD_RULES[name].axes)
 
 
 def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:

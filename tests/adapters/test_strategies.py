@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -291,6 +291,13 @@ def test_what_cannot_be_drawn_is_refused_when_it_is_asked_for(field: str, ask: C
 def test_rows_are_as_long_as_their_dtypes_can_number(ids: Tensor) -> None:
     assert is_document_ids(ids)
     assert ids.shape[1] <= 300
+
+
+def test_a_failing_example_shrinks_to_the_row_that_fails() -> None:
+    same = settings(database=None, derandomize=True)
+    failing = find(attention_document_ids(), lambda ids: bool(oracle.holes(rows_of(ids))), settings=same)
+    assert failing.shape[0] == 1
+    assert failing.shape[1] < 6
 
 
 def test_the_hard_inputs_are_among_those_drawn() -> None:

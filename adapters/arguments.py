@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.contracts.errors import EncodingError, PackingError, Problem
+from neatpack.contracts.errors import EncodingError, PackingError, PlanError, Problem
 from neatpack.contracts.tensors import is_dense
 
 INT32_MAX: Final = 2**31 - 1
@@ -120,27 +120,27 @@ def require_instance(
         raise error(Problem(field, f"must be a {names}", "type", value=type(value).__name__, remedy=remedy))
 
 
-def require_list(value: object, field: str, remedy: str, *, error: type[PackingError] = EncodingError) -> None:
-    """Raise unless an argument is a sequence, or an array with an axis.
+def require_list(value: object, field: str, remedy: str) -> None:
+    """Raise unless an argument of a plan is a sequence, or an array with an axis.
 
     Raises:
-        EncodingError: it is something else; or `error`.
+        PlanError: it is something else.
     """
-    require_instance(value, (Sequence, np.ndarray), field, remedy, error=error)
-    require_unmasked(value, field, error=error)
+    require_instance(value, (Sequence, np.ndarray), field, remedy, error=PlanError)
+    require_unmasked(value, field)
     if isinstance(value, np.ndarray) and not value.ndim:
-        raise error(Problem(field, "must have an axis", "shape", value=(), remedy=remedy))
+        raise PlanError(Problem(field, "must have an axis", "shape", value=(), remedy=remedy))
 
 
-def require_unmasked(value: object, field: str, *, error: type[PackingError] = EncodingError) -> None:
-    """Raise where an argument is an array of numpy's that hides some of its values.
+def require_unmasked(value: object, field: str) -> None:
+    """Raise where an argument of a plan is an array of numpy's that hides some of its values.
 
     Raises:
-        EncodingError: it is; or `error`.
+        PlanError: it is.
     """
     if isinstance(value, np.ma.MaskedArray):
         remedy = "Give what it shows: array.compressed()."
-        raise error(Problem(field, "must not be masked", "type", value="MaskedArray", remedy=remedy))
+        raise PlanError(Problem(field, "must not be masked", "type", value="MaskedArray", remedy=remedy))
 
 
 def is_choice(value: object, choices: tuple[str, ...]) -> bool:

@@ -86,7 +86,7 @@ class AttentionCost:
             PlanError: lengths are no array of integers, 0 or above.
         """
         require_instance(lengths, np.ndarray, "lengths", "Convert them: numpy.array(...).", error=PlanError)
-        require_unmasked(lengths, "lengths", error=PlanError)
+        require_unmasked(lengths, "lengths")
         integral = lengths.dtype.kind in "iu"
         if not integral or lengths.min(initial=0) < 0:
             found = lengths.min() if integral else lengths.dtype

@@ -181,7 +181,7 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
     if rows is None:
         numbers = np.arange(len(plan))
     else:
-        require_list(rows, "rows", "Give a list of rows of the plan.", error=PlanError)
+        require_list(rows, "rows", "Give a list of rows of the plan.")
         for place, row in enumerate(cast("Sequence[object]", rows)):
             if not is_integer(row) or not PADDING_ROW <= cast("int", row) < len(plan):
                 message = f"must be a row of the plan, below {len(plan)}, or {PADDING_ROW} for padding alone"

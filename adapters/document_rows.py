@@ -203,7 +203,7 @@ def _checked_groups(groups: Sequence[Sequence[int]] | None, count: int) -> list[
     remedy = "Number documents from 0, over all rows in order."
     require_instance(groups, Sequence, "groups", remedy, error=PlanError)
     for group in groups:
-        require_list(group, "groups", remedy, error=PlanError)
+        require_list(group, "groups", remedy)
     listed = [number for group in groups for number in group]
     if not all(map(is_count, listed)) or sorted(listed) != list(range(count)) or not all(map(len, groups)):
         message = f"must hold each of {count} documents once, and no group may be empty"

@@ -24,7 +24,7 @@ def planned_lengths(lengths: Sequence[int]) -> Integers:
         PlanError: with each that is no positive int.
     """
     remedy = "Give a list: [len(tokens) for tokens in documents]."
-    require_list(lengths, "lengths", remedy, error=PlanError)
+    require_list(lengths, "lengths", remedy)
     given = cast("object", lengths)
     counts: Integers | None = None
     if isinstance(given, np.ndarray):

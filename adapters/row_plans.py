@@ -121,11 +121,11 @@ class RowPlan:
             (0,)
         """
         counts = planned_lengths(lengths)
-        require_list(rows, "rows", _LIST_REMEDY, error=PlanError)
-        require_list(dropped, "dropped", _LIST_REMEDY, error=PlanError)
+        require_list(rows, "rows", _LIST_REMEDY)
+        require_list(dropped, "dropped", _LIST_REMEDY)
         pieces: list[Piece] = []
         for row, items in enumerate(rows):
-            require_list(items, "rows", "Give for each row a list of its documents.", error=PlanError)
+            require_list(items, "rows", "Give for each row a list of its documents.")
             pieces += [_piece(item, counts, row) for item in items]
         table = np.reshape(np.array(pieces, np.int64), (-1, 3))
         bounds = np.cumsum([0, *map(len, rows)])
@@ -245,7 +245,7 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
         PlanError: it is no array of integers with so many axes.
     """
     require_instance(array, np.ndarray, field, "Call RowPlan.from_rows for lists.", error=PlanError)
-    require_unmasked(array, field, error=PlanError)
+    require_unmasked(array, field)
     if array.ndim != axes or array.dtype.kind not in "iu":
         message = f"must be integers on {axes} axes"
         remedy = "Call RowPlan.from_rows for lists."

@@ -138,7 +138,10 @@ def visible_squares(segments: Segments, *, chunk: int | None = None) -> Iterator
         [VisibleSquare(row=0, start=1, stop=3)]
     """
     require_instance(segments, Segments, "segments", "Call as_segments(document_ids).")
-    chunk = require_chunk(chunk)
+    return _squares(segments, require_chunk(chunk))
+
+
+def _squares(segments: Segments, chunk: int | None) -> Iterator[VisibleSquare]:
     documents = segments.documents
     for row, start, stop in zip(
         documents.rows.tolist(), documents.starts.tolist(), documents.ends.tolist(), strict=True

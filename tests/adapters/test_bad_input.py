@@ -268,7 +268,7 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("flat", lambda bad: packed_seq_params_kwargs(bad)),
     ("flat", lambda bad: transformer_engine_kwargs(bad)),
     ("flat", lambda bad: real_places(bad)),
-    ("segments", lambda bad: list(visible_squares(bad))),
+    ("segments", lambda bad: visible_squares(bad)),
     ("key_ids", lambda bad: sees(_IDS, bad, _IDS, _IDS)),
     ("starts", lambda bad: seen_range(_IDS, bad, _IDS)),
     ("values", lambda bad: reduce_by_document(bad, _IDS, "sum")),

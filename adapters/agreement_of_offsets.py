@@ -202,10 +202,11 @@ def _refuse_holes(name: str, segments: Segments) -> None:
 
 
 def _check_longest(name: str, value: object, longest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < longest:
-        raise disagreement(
-            name, f"must be a Python int of at least {longest}, the longest segment", "disagreement", value
-        )
+    message = f"must be a Python int of at least {longest}, the longest segment"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise disagreement(name, message, "disagreement", type(value).__name__)
+    if value < longest:
+        raise disagreement(name, message, "disagreement", value)
 
 
 def _is_given(given: Mapping[str, object], names: tuple[str, ...]) -> bool:

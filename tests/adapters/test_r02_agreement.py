@@ -397,9 +397,10 @@ def test_a_plain_mask_may_keep_whatever_policy_took_out(ids: Tensor, data: st.Da
 
 
 def test_a_longest_that_is_too_short_is_refused() -> None:
-    metadata = {**build_packed_sequence_metadata(_IDS), "max_seqlen": 1}
-    with pytest.raises(EncodingError, match="max_seqlen"):
-        check_agreement(_IDS, metadata)
+    metadata: dict[str, object] = {**build_packed_sequence_metadata(_IDS)}
+    for longest, told in ((1, "1"), (np.int64(9), "int64"), (torch.tensor(9), "Tensor"), (True, "bool")):
+        with pytest.raises(EncodingError, match=f"max_seqlen = {told}: must be a Python int of at least 2"):
+            check_agreement(_IDS, {**metadata, "max_seqlen": longest})
 
 
 def test_a_restart_across_a_hole_is_found() -> None:

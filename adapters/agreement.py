@@ -137,9 +137,8 @@ def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Te
         if name not in TOKEN_FIELDS and value.dtype not in (torch.int32, torch.int64):
             raise disagreement(name, "must be int32 or int64", "dtype", value.dtype)
         if value.device != document_ids.device:
-            raise disagreement(
-                name, f"must lie where the document ids lie, on {document_ids.device}", "device", value.device
-            )
+            message = f"must lie where the document ids lie, on {document_ids.device}"
+            raise disagreement(name, message, "device", value.device)
         _check_shape(name, tuple(value.shape), tuple(document_ids.shape))
         tensors[name] = value
     return tensors

@@ -58,9 +58,8 @@ def check_metadata(segments: Segments, given: Mapping[str, object], arrays: Mapp
     _require_all(given, METADATA_FIELDS[:2])
     indices, offsets = arrays["packed_token_indices"], arrays["cu_seqlens"]
     if indices.ndim != offsets.ndim:
-        raise disagreement(
-            "cu_seqlens", "must be batch-major or flat as packed_token_indices are", "shape", offsets.shape
-        )
+        message = "must be batch-major or flat as packed_token_indices are"
+        raise disagreement("cu_seqlens", message, "shape", offsets.shape)
     if indices.ndim == 1:
         flat = gathered_flat(segments)
         expected, bounds = flat.token_indices.numpy(), [flat.cu_seqlens.numpy()]
@@ -101,9 +100,8 @@ def check_lengths(segments: Segments, arrays: Mapping[str, Array]) -> None:
             padded = name == "seq_lens_padded" and np.array_equal(stops - found, starts)
             covers = (stops[-1:] == segments.sequence).all()
             if not real and not (padded and (stops >= ends).all() and covers):
-                raise disagreement(
-                    name, "counts other documents than the ids do", "disagreement", lengths.tolist(), row
-                )
+                message = "counts other documents than the ids do"
+                raise disagreement(name, message, "disagreement", lengths.tolist(), row)
     if len(given) > 1:
         _require_pairs(*(arrays[name] for name in given))
 

@@ -49,10 +49,8 @@ class AttentionCost:
                 raise PlanError(Problem(name, message, "value", value=value, remedy=remedy))
             object.__setattr__(self, name, number)
         if self.linear == self.quadratic == 0:
-            remedy = "Give one of the two a cost."
-            raise PlanError(
-                Problem("linear", "and quadratic are both 0: nothing costs anything", "value", remedy=remedy)
-            )
+            message = "and quadratic are both 0: nothing costs anything"
+            raise PlanError(Problem("linear", message, "value", remedy="Give one of the two a cost."))
 
     @classmethod
     def of_model(cls, parameters: int, layers: int, width: int) -> AttentionCost:

@@ -64,10 +64,8 @@ def batch_shape(batch: TrainingBatch[Tensor]) -> tuple[int, int]:
     if problems or not isinstance(tokens, Tensor):
         raise BatchError(*problems)
     if tokens.ndim != 2:
-        remedy = "One row alone is [1, sequence]."
-        raise BatchError(
-            Problem("input_ids", "must be [batch, sequence]", "rank", value=tuple(tokens.shape), remedy=remedy)
-        )
+        message, remedy = "must be [batch, sequence]", "One row alone is [1, sequence]."
+        raise BatchError(Problem("input_ids", message, "rank", value=tuple(tokens.shape), remedy=remedy))
     return tokens.shape[0], tokens.shape[1]
 
 

@@ -12,12 +12,7 @@ from neatpack.adapters.layout import require_no_holes, require_padding_after_doc
 from neatpack.adapters.offsets import offsets_of
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems
-from neatpack.contracts.encodings import (
-    THDFlat,
-    THDLengths,
-    parse_thd_flat,
-    parse_thd_lengths,
-)
+from neatpack.contracts.encodings import THDFlat, THDLengths, parse_thd_flat, parse_thd_lengths
 from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_LENGTH
 

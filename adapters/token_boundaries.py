@@ -132,10 +132,11 @@ def _require_special_tokens(eos: tuple[int, ...], bos: tuple[int, ...], pad: obj
         raise EncodingError(Problem("eos_token_id", "no token tells documents apart", "missing", remedy=remedy))
     both = next((token for token in bos if token in eos), None)
     if both is not None:
-        remedy = "Give one of the two: the token either ends documents or opens them."
-        raise EncodingError(
-            Problem("bos_token_id", "is eos_token_id as well", "disagreement", value=both, remedy=remedy)
+        message, remedy = (
+            "is eos_token_id as well",
+            "Give one of the two: the token either ends documents or opens them.",
         )
+        raise EncodingError(Problem("bos_token_id", message, "disagreement", value=both, remedy=remedy))
     if pad in (*eos, *bos):
         message = "is a token that documents hold, so the padding of a row cannot be told from its last document"
         remedy = "Pass padding_mask instead, or document_ids_from_lengths(...)."
@@ -148,10 +149,8 @@ def _require_special_tokens(eos: tuple[int, ...], bos: tuple[int, ...], pad: obj
 def _require_own_tokens(tokenizer: object, field: str, tokens: tuple[int, ...]) -> None:
     """Compare special tokens with the tokenizer's."""
     if not hasattr(tokenizer, field):
-        remedy = "Give an object with eos_token_id and bos_token_id."
-        raise EncodingError(
-            Problem("tokenizer", f"has no {field}", "type", value=type(tokenizer).__name__, remedy=remedy)
-        )
+        found, remedy = type(tokenizer).__name__, "Give an object with eos_token_id and bos_token_id."
+        raise EncodingError(Problem("tokenizer", f"has no {field}", "type", value=found, remedy=remedy))
     own: object = getattr(tokenizer, field)
     owns = _token_ids(own, f"tokenizer.{field}")
     for token in tokens:

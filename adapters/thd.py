@@ -216,12 +216,11 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     problems = device_problems(lengths.seq_lens_padded, lengths.seq_lens.device, "seq_lens_padded", "seq_lens lies")
     if problems:
         raise EncodingError(*problems)
-    require_places(lengths.seq_lens.shape[0], sequence_length)
-    if not lengths.seq_lens.shape[1]:
+    batch, columns = lengths.seq_lens.shape
+    require_places(batch, sequence_length)
+    if not columns:
         remedy = "Give one column at least: -1000 where a row has no document."
-        raise EncodingError(
-            Problem("seq_lens", "has no column", "shape", value=(lengths.seq_lens.shape[0], 0), remedy=remedy)
-        )
+        raise EncodingError(Problem("seq_lens", "has no column", "shape", value=(batch, 0), remedy=remedy))
     real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded)
     unused = real < 0
     differ = np.argwhere(unused != (padded < 0))
@@ -247,13 +246,11 @@ def _require_fitting(field: str, real: Integers, padded: Integers) -> None:
     """Raise at the first document, of a row or of the stream, that has more tokens than its slot has places."""
     wrong = np.argwhere((real < 0) | (real > padded) | (padded > INT32_MAX))
     if wrong.size:
-        *row, document = (int(index) for index in wrong[0])
-        index = tuple(wrong[0])
-        slot, value = int(padded[index]), int(real[index])
+        *row, document = place = tuple(wrong[0].tolist())
+        slot, value = int(padded[place]), int(real[place])
         message = f"document {document} does not fit the {slot} places of its slot"
         if slot > INT32_MAX:
             message = f"document {document} has a slot of {slot} places, past int32"
         remedy = "Count its tokens in one, and in the other these and the padding that follows them."
-        raise EncodingError(
-            Problem(field, message, "disagreement", row[0] if row else None, value=value, remedy=remedy)
-        )
+        problem = Problem(field, message, "disagreement", row[0] if row else None, value=value, remedy=remedy)
+        raise EncodingError(problem)

@@ -60,9 +60,10 @@ def unpack(
     """
     segments = as_segments(document_ids)
     require_values(values, (segments.batch, segments.sequence), "Give one value per token, padding included.")
-    groups = _groups(segments, document_keys, document_starts)
+    keys = None if document_keys is None else _per_document(segments, document_keys, "document_keys")
+    groups = _groups(segments, keys, document_starts)
     if plan is not None:
-        _require_placed(segments, document_keys, groups, plan)
+        _require_placed(segments, keys, groups, plan)
     lengths: list[int] = segments.lengths.tolist()
     # One step for all of them, and one for their gradients on the way back.
     parts = values.flatten(0, 1).split_with_sizes(lengths)
@@ -75,7 +76,7 @@ def unpack(
     return [pieces[0] if len(pieces) == 1 else torch.cat(pieces) for pieces in joined]
 
 
-def _groups(segments: Segments, keys: Tensor | None, starts: Tensor | None) -> list[list[int]]:
+def _groups(segments: Segments, keys: Integers | None, starts: Tensor | None) -> list[list[int]]:
     """Give the documents of the rows that make each document of the caller, in the caller's order."""
     documents = segments.documents
     if keys is None:
@@ -83,15 +84,14 @@ def _groups(segments: Segments, keys: Tensor | None, starts: Tensor | None) -> l
             remedy = "Give document_keys too, or neither."
             raise BatchError(Problem("document_starts", "means nothing without keys", "missing", remedy=remedy))
         return [[document] for document in range(documents.rows.size)]
-    named = _per_document(segments, keys, "document_keys")
-    origins = np.zeros_like(named) if starts is None else _per_document(segments, starts, "document_starts")
-    order = np.lexsort((origins, named))
-    again = np.append(False, named[order][1:] == named[order][:-1])[: order.size]
+    origins = np.zeros_like(keys) if starts is None else _per_document(segments, starts, "document_starts")
+    order = np.lexsort((origins, keys))
+    again = np.append(False, keys[order][1:] == keys[order][:-1])[: order.size]
     if starts is not None:
         _require_whole(segments, order, again, origins)
     elif again.any():
         document = int(order[np.argmax(again)])
-        row, key = int(documents.rows[document]), int(named[document])
+        row, key = int(documents.rows[document]), int(keys[document])
         remedy = "Where documents were cut into pieces, give document_starts."
         raise BatchError(Problem("document_keys", "names one document twice", "value", row, value=key, remedy=remedy))
     return [group.tolist() for group in np.split(order, np.flatnonzero(~again)[1:])] if order.size else []
@@ -111,16 +111,15 @@ def _require_whole(segments: Segments, order: Integers, again: npt.NDArray[np.bo
         raise BatchError(Problem("document_starts", message, "disagreement", row, value=value, remedy=remedy))
 
 
-def _require_placed(segments: Segments, keys: Tensor | None, groups: list[list[int]], plan: object) -> None:
+def _require_placed(segments: Segments, keys: Integers | None, groups: list[list[int]], plan: object) -> None:
     """Raise unless each document that is there has all tokens that the plan placed."""
     require_instance(plan, RowPlan, "plan", "Give the plan that the rows were collated by.", error=PlanError)
     if keys is None:
         remedy = "Give document_keys too."
         raise BatchError(Problem("plan", "means nothing without keys", "missing", remedy=remedy))
-    placed = cast("RowPlan", plan).placed_tokens
-    named, documents = _per_document(segments, keys, "document_keys"), segments.documents
+    placed, documents = cast("RowPlan", plan).placed_tokens, segments.documents
     for group in groups:
-        row, key = int(documents.rows[group[-1]]), int(named[group[-1]])
+        row, key = int(documents.rows[group[-1]]), int(keys[group[-1]])
         if key >= placed.size:
             message = f"names a document that the plan of {placed.size} does not know"
             remedy = "Give the plan of which this batch was collated."

@@ -34,7 +34,7 @@ def read_on_host(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def read_together(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
-    """Give integer or bool tensors as arrays: without a copy on the CPU, in one read together from a device.
+    """Give integer or bool tensors as arrays of their dtypes: without a copy on the CPU, in one read from a device.
 
     Raises:
         EncodingError: as `read_on_host`.
@@ -45,7 +45,7 @@ def read_together(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
     return [
         # Joined as int64, values past it keep their bits.
-        np.reshape(part.astype(np.uint64) if tensor.dtype == torch.uint64 else part, tensor.shape)
+        np.reshape(part.astype(torch.empty(0, dtype=tensor.dtype).numpy().dtype, copy=False), tensor.shape)
         for part, tensor in zip(np.split(joined, ends), tensors, strict=True)
     ]
 

@@ -35,9 +35,11 @@ def test_tensors_are_read_from_a_device_in_one_copy(count: int, monkeypatch: pyt
 
     monkeypatch.setattr(neatpack.adapters.host_arrays, "_lies_on_host", _elsewhere)
     monkeypatch.setattr(neatpack.adapters.host_arrays, "read_on_host", copied)
-    tensors = [torch.full((2, 3), number, dtype=torch.int32) for number in range(count)]
+    dtypes = (torch.int32, torch.bool, torch.uint64)[:count]
+    tensors = [torch.full((2, 3), number, dtype=dtype) for number, dtype in enumerate(dtypes)]
     read = neatpack.adapters.host_arrays.read_together(*tensors)
     assert [array.tolist() for array in read] == [[[number] * 3] * 2 for number in range(count)]
+    assert [array.dtype for array in read] == [tensor.numpy().dtype for tensor in tensors]
     assert len(copies) == 1
 
 

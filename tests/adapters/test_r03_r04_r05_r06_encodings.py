@@ -72,6 +72,7 @@ def test_flattening_rows_gives_the_stream(ids: Tensor) -> None:
     for indices, offsets in (once, twice):
         assert torch.equal(indices, flat.token_indices)
         assert torch.equal(offsets, flat.cu_seqlens)
+        assert offsets.dtype == metadata["cu_seqlens"].dtype
 
 
 @holds_for(ids=document_ids(), padding=_WAYS)

@@ -87,12 +87,11 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
             ends so, hold -100 there, `padding_mask` True, the others 0.
 
     Returns:
-        A new batch with new tensors. Lists of your own stay as they are, and so does what holds no tensor and is no
-        array per token.
+        A new batch with new tensors. What holds no value per token, such as a list of names, stays as it is.
 
     Raises:
-        BatchError: an entry is neither per token nor known to stay, so that it cannot be moved; `places` are not
-            places of these rows, or `pad_token_id` is no int.
+        BatchError: an entry is neither per token nor known to stay, so that it cannot be moved, or is per token and
+            no tensor; `places` are not places of these rows, or `pad_token_id` is no int.
         EncodingError: an entry is an argument of kernels.
 
     Example:
@@ -181,15 +180,32 @@ def _speaks_of_tokens(name: str, value: object, shape: tuple[int, int]) -> bool:
         return name not in _PER_DOCUMENT
     if _is_converted(name, value, shape):
         return True
-    # A list has an entry per row, if at all; masks, alone or in a dict, are of the places as they were.
+    # Another list has an entry per row, if at all; masks, alone or in a dict, are of the places as they were.
     return not isinstance(value, Sequence) and holds_tensors(value)
 
 
 def _is_converted(name: str, value: object, shape: tuple[int, int]) -> bool:
     """Tell whether an entry that is no tensor ought to be one."""
-    if isinstance(value, np.ndarray) and cast("npt.NDArray[Any]", value).shape[:2] == shape:
+    if _is_per_token(value, shape):
         return True
     return value is not None and name in FIELD_RULES and bool(FIELD_RULES[name].axes)
+
+
+def _is_per_token(value: object, shape: tuple[int, int]) -> bool:
+    """Tell whether an array has an entry per token, or a list does: of rows, or in one of its tensors."""
+    if isinstance(value, np.ndarray):
+        return _sizes(value)[:2] == shape
+    if not isinstance(value, (list, tuple)):
+        return False
+    sizes = [_sizes(each) for each in cast("Sequence[object]", value)]
+    is_rows = len(sizes) == shape[0] and all(each[:1] == shape[1:] for each in sizes)
+    return is_rows or any(each[:2] == shape for each in sizes)
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    if isinstance(value, (Tensor, np.ndarray)):
+        return tuple(cast("npt.NDArray[Any]", value).shape)
+    return (len(cast("Sequence[object]", value)),) if isinstance(value, (list, tuple)) else ()
 
 
 def _movable_problems(name: str, value: object, shape: tuple[int, int], device: torch.device) -> list[Problem]:

@@ -407,6 +407,9 @@ def test_what_does_not_move_with_the_tokens_says_why(name: str, message: str) ->
         ("padding_mask", _batch()["padding_mask"].numpy(), "must be a torch.Tensor"),
         ("document_keys", [[0, 1]], "must be a torch.Tensor"),
         ("rewards", np.ones(_batch()["labels"].shape), "must be a torch.Tensor"),
+        ("rewards", [[1.0, 2.0, 3.0, 4.0]], "must be a torch.Tensor"),
+        ("rewards", (torch.ones(4),), "must be a torch.Tensor"),
+        ("mtp_labels", [torch.ones(1, 4), torch.ones(1, 4)], "must be a torch.Tensor"),
         ("attention_mask", {"full_attention": torch.ones(1, 1, 4, 4)}, "is derived from the ids"),
         ("masks", {"full_attention": torch.ones(1, 1, 4, 4)}, "is not per token"),
         ("block_mask", build_block_mask(_IDS), "is not per token"),
@@ -423,10 +426,16 @@ def test_what_is_no_tensor_is_not_left_where_tokens_move(name: str, value: objec
         with pytest.raises(PackingError) as caught:
             move()
         assert (caught.value.problems[0].field, caught.value.problems[0].message[: len(message)]) == (name, message)
-    kept: dict[str, Any] = {"names": {"row": "a"}, "images": [torch.ones(3, 3)], "rewards": np.ones(1), "labels": None}
+    kept: dict[str, Any] = {
+        "names": ["four"],
+        "images": [torch.ones(3, 4)],
+        "rewards": np.ones(1),
+        "labels": None,
+        "spans": [[1, 2, 3, 4], [1]],
+    }
     brought: Any = {**_batch(), **kept}
     moved: Any = take_places(brought, _PLACES)
-    assert [moved[each] is entry for each, entry in kept.items()] == [True] * 4
+    assert [moved[each] is entry for each, entry in kept.items()] == [True] * 5
 
 
 @pytest.mark.parametrize("name", ["document_ids", "labels"])

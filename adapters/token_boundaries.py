@@ -132,10 +132,8 @@ def _require_special_tokens(eos: tuple[int, ...], bos: tuple[int, ...], pad: obj
         raise EncodingError(Problem("eos_token_id", "no token tells documents apart", "missing", remedy=remedy))
     both = next((token for token in bos if token in eos), None)
     if both is not None:
-        message, remedy = (
-            "is eos_token_id as well",
-            "Give one of the two: the token either ends documents or opens them.",
-        )
+        message = "is eos_token_id as well"
+        remedy = "Give one of the two: the token either ends documents or opens them."
         raise EncodingError(Problem("bos_token_id", message, "disagreement", value=both, remedy=remedy))
     if pad in (*eos, *bos):
         message = "is a token that documents hold, so the padding of a row cannot be told from its last document"

@@ -19,16 +19,10 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
-INTEGER_DTYPES: Final = (
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-)
+COMPARED_DTYPES: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""The integer dtypes that torch can order."""
+
+INTEGER_DTYPES: Final = (*COMPARED_DTYPES, torch.uint16, torch.uint32, torch.uint64)
 
 
 def is_count(value: object) -> bool:

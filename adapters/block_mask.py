@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from neatpack.adapters.arguments import INT32_MAX, int_remedy, require_flag
+from neatpack.adapters.arguments import COMPARED_DTYPES, INT32_MAX, int_remedy, require_flag
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.host_arrays import Integers, to_tensor
 from neatpack.adapters.segments import Segments, as_segments, require_ids_form
-from neatpack.adapters.visibility import COMPARED_DTYPES, require_window, seen_range, sees
+from neatpack.adapters.visibility import require_window, seen_range, sees
 from neatpack.contracts.errors import EncodingError, Problem
 
 Ranges: TypeAlias = tuple[tuple[Integers, Integers], ...]

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_count, require_flag, require_instance, tensor_problems
+from neatpack.adapters.arguments import COMPARED_DTYPES, require_count, require_flag, require_instance, tensor_problems
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.errors import EncodingError, Problem
-
-COMPARED_DTYPES: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-"""The integer dtypes that torch can order."""
 
 
 @dataclass(frozen=True)

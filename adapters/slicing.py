@@ -14,7 +14,7 @@ from neatpack.adapters.batch_entries import FIELD_RULES, batch_shape, entries, h
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS
 from neatpack.adapters.physical import PADDING_SEGMENTS, PaddingSegments, flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
-from neatpack.adapters.token_fields import scan_ids
+from neatpack.adapters.token_fields import lists_batches, scan_ids
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
 
@@ -116,11 +116,14 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
 def _require_cuttable(batch: TrainingBatch[Tensor]) -> None:
     """Raise where an entry holds tensors of which it does not say along what they are cut."""
     refuse_kernel_fields(entries(batch))
+    shape = batch_shape(batch)
     message, remedy = "holds tensors whose rows are not known", "Leave it out, and derive it after the cut."
     problems = [
         Problem(name, message, "unsupported", value=type(value).__name__, remedy=remedy)
         for name, value in entries(batch).items()
-        if not isinstance(value, Tensor) and not _is_listed(value) and holds_tensors(value)
+        if not isinstance(value, Tensor)
+        and holds_tensors(value)
+        and (not _is_listed(value) or lists_batches(value, shape))
     ]
     if problems:
         raise BatchError(*problems)

@@ -192,14 +192,21 @@ def _is_converted(name: str, value: object, shape: tuple[int, int]) -> bool:
 
 
 def _is_per_token(value: object, shape: tuple[int, int]) -> bool:
-    """Tell whether an array has an entry per token, or a list does: of rows, or in one of its tensors."""
+    """Tell whether an array or a list that is no tensor has an entry per token."""
     if isinstance(value, np.ndarray):
-        return _sizes(value)[:2] == shape
+        return _sizes(cast("object", value))[:2] == shape
     if not isinstance(value, (list, tuple)):
         return False
     sizes = [_sizes(each) for each in cast("Sequence[object]", value)]
     is_rows = len(sizes) == shape[0] and all(each[:1] == shape[1:] for each in sizes)
-    return is_rows or any(each[:2] == shape for each in sizes)
+    return is_rows or lists_batches(cast("object", value), shape)
+
+
+def lists_batches(value: object, shape: tuple[int, int]) -> bool:
+    """Tell whether a list has all rows in one of its tensors, such as targets of each depth, and no entry per row."""
+    return isinstance(value, (list, tuple)) and any(
+        _sizes(each)[:2] == shape for each in cast("Sequence[object]", value)
+    )
 
 
 def _sizes(value: object) -> tuple[int, ...]:

@@ -160,7 +160,13 @@ def test_arguments_of_kernels_are_never_cut_even_where_they_have_as_many_entries
 def test_tensors_inside_of_entries_are_not_given_to_each_part_whole(call: Call) -> None:
     ids = tensor(_ROWS)
     masks = build_layer_masks(ids, {"full": LayerView()})
-    for name, value in (("attention_mask", masks), ("others", {"nested": [ids]}), ("blocks", build_block_mask(ids))):
+    held: dict[str, object] = {
+        "attention_mask": masks,
+        "others": {"nested": [ids]},
+        "blocks": build_block_mask(ids),
+        "mtp_labels": [ids] * len(_ROWS),  # Of as many depths as there are rows.
+    }
+    for name, value in held.items():
         batch = training_batch(_ROWS, **{name: value})
         with pytest.raises(BatchError, match=rf"{name} = .*rows are not known"):
             call(batch)

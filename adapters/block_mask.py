@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from neatpack.adapters.arguments import COMPARED_DTYPES, INT32_MAX, int_remedy, require_flag
+from neatpack.adapters.arguments import COMPARED_DTYPES, INT32_MAX, int_remedy, is_count, require_flag
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.host_arrays import Integers, to_tensor
 from neatpack.adapters.segments import Segments, as_segments, require_ids_form
@@ -155,7 +155,7 @@ def checked_block_size(block_size: object) -> tuple[int, int]:
     """
     given = block_size
     sizes = cast("tuple[object, ...]", block_size) if isinstance(block_size, tuple) else (block_size, block_size)
-    checked = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= INT32_MAX]
+    checked = [int(cast("int", size)) for size in sizes if is_count(size) and 0 < cast("int", size) <= INT32_MAX]
     if len(checked) != 2 or len(sizes) != 2:
         message = "must be a positive int, or a tuple of two"
         remedy = int_remedy(given, "Give 128, which kernels take, or (places of queries, places of keys).")

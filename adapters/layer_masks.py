@@ -43,8 +43,8 @@ class LayerView:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        require_window(self.window)
-        require_chunk(self.chunk)
+        object.__setattr__(self, "window", require_window(self.window))
+        object.__setattr__(self, "chunk", require_chunk(self.chunk))
 
 
 def build_layer_masks(

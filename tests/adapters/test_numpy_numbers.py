@@ -64,6 +64,9 @@ _CALLS: Final[dict[str, Callable[[Number], object]]] = {
     "chunk": lambda number: adapters.build_block_causal_mask(_IDS, chunk=number(100)),
     "window of counts": lambda number: adapters.count_seen_keys(_IDS, window=number(100)),
     "window of two": lambda number: adapters.sees(_IDS, _IDS, _IDS, _IDS, window=number(100)),
+    "window of a layer": lambda number: adapters.LayerView(window=number(100), chunk=number(9)),
+    "size of blocks": lambda number: adapters.build_block_mask(_IDS, block_size=number(32)).BLOCK_SIZE,
+    "sizes of blocks": lambda number: adapters.build_block_mask(_IDS, block_size=(number(32), number(8))).BLOCK_SIZE,
     "microbatches": lambda number: adapters.split_rows(training_batch(_IDS), number(3)),
 }
 

@@ -146,9 +146,7 @@ def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Te
 
 def _check_shape(name: str, shape: tuple[int, ...], places: tuple[int, ...]) -> None:
     if name == "position_ids":
-        fits = shape[-1:] == places[-1:] and (
-            shape[-2:] == places if len(shape) == 3 else shape in (places, (1, *places[1:]))
-        )
+        fits = shape[-2:] == places if len(shape) == 3 else shape in (places, (1, *places[1:]))
     elif name in TOKEN_FIELDS:
         fits = shape == places
     elif name in LENGTH_FIELDS:

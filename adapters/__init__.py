@@ -82,6 +82,7 @@ from neatpack.adapters.recurrent import (
 from neatpack.adapters.reductions import reduce_by_document
 from neatpack.adapters.row_plans import PADDING_ROW, Piece, RowPlan, RowPlanState
 from neatpack.adapters.row_streams import RowStream, RowStreamState, StreamedRow, StreamedRowState
+from neatpack.adapters.seen_keys import count_seen_keys
 from neatpack.adapters.segments import Documents, Segments, as_segments, scan_segments
 from neatpack.adapters.slicing import pipeline_chunk_dims, split_rows
 from neatpack.adapters.spans import RowSpan, Spans, mark_spans, place_spans
@@ -102,7 +103,6 @@ from neatpack.adapters.token_fields import take_places
 from neatpack.adapters.training_batch import adapt_model_inputs, enable_xdoc_attention
 from neatpack.adapters.unpacking import unpack
 from neatpack.adapters.visibility import VisibleSquare, seen_range, sees, visible_squares
-from neatpack.adapters.workload import count_seen_keys
 from neatpack.adapters.yielding import apply_packing_contract
 
 __all__ = [

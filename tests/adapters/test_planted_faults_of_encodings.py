@@ -20,13 +20,13 @@ from neatpack.adapters import (
     physical_rows,
     recurrent,
     reductions,
+    seen_keys,
     segments,
     slicing,
     static,
     static_masks,
     thd,
     token_fields,
-    workload,
 )
 from neatpack.adapters.document_rows import DocumentRows
 from neatpack.adapters.segments import Documents, Segments
@@ -45,13 +45,13 @@ from tests.adapters import (
     test_recurrent,
     test_reductions,
     test_rows,
+    test_seen_keys,
     test_slicing,
     test_static,
     test_static_masks,
     test_static_scan,
     test_static_status,
     test_thd,
-    test_workload,
 )
 from tests.adapters.faults import after, given, held, instead, returns, swap
 from tests.adapters.planted import Fault, cases, properties_of, require_noticed
@@ -79,7 +79,7 @@ _MODULES: Final = (
     test_static_scan,
     test_static_status,
     test_thd,
-    test_workload,
+    test_seen_keys,
 )
 
 _WIDER: Final = instead(faults.window_one_wider)
@@ -263,7 +263,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
             after(faults.padding_taken_back),
         ),
     ],
-    "test_counts_are_the_row_sums_of_the_mask": [Fault("window one wider", workload, "seen_range", _WIDER)],
+    "test_counts_are_the_row_sums_of_the_mask": [Fault("window one wider", seen_keys, "seen_range", _WIDER)],
     "test_documents_of_known_lengths_are_found": [
         Fault(
             "rows joined",

@@ -1,4 +1,4 @@
-"""How many keys each query sees: the work of attention, by which context parallelism and plans balance."""
+"""How many keys each query sees, which is the work of attention, counted without a mask."""
 
 from __future__ import annotations
 

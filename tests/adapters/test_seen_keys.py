@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from neatpack.adapters.workload import count_seen_keys
+from neatpack.adapters.seen_keys import count_seen_keys
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, listed, rows_of_ids, tensor

@@ -56,6 +56,7 @@ from neatpack.adapters import (
     needs_int64_indices,
     packed_seq_params_kwargs,
     pad_documents,
+    pad_rows,
     physical_offsets,
     place_spans,
     plan_rows,
@@ -278,8 +279,9 @@ def _context_zigzag(given: Given) -> Answer:
 
 
 def _context_contiguous(given: Given) -> Answer:
-    ids, ranks = _rows(given["lengths"]), given["cp"]
-    shards = [shard_tokens(_batch(ids), rank, ranks, "contiguous", label_shift="model") for rank in range(ranks)]
+    ranks = given["cp"]
+    batch = pad_rows(_batch(_rows(given["lengths"])), ranks)
+    shards = [shard_tokens(batch, rank, ranks, "contiguous", label_shift="model") for rank in range(ranks)]
     return {
         "ranks": [
             {
@@ -292,7 +294,8 @@ def _context_contiguous(given: Given) -> Answer:
 
 
 def _context_labels(given: Given) -> Answer:
-    batch, ranks = _batch(_rows(given["lengths"]), torch.tensor([given["tokens"]])), given["cp"]
+    ranks = given["cp"]
+    batch = pad_documents(_batch(_rows(given["lengths"]), torch.tensor([given["tokens"]])), document_multiple(ranks))
     parts = [shard_tokens(batch, rank, ranks, "zigzag", label_shift="model").batch for rank in range(ranks)]
     return {
         "rank_tokens": [_listed(part["input_ids"][0]) for part in parts],
@@ -731,6 +734,33 @@ _ALIKE: Final[list[tuple[str, Given, Answer]]] = [
         {"lengths": [4, 4], "tokens": [0, 1, 2, 3, 4, 5, 6, 7], "cp": 2},
         {"rank_tokens": [[0, 3, 4, 7], [1, 2, 5, 6]], "rank_labels": [[1, -100, 5, -100], [2, 3, 6, 7]]},
     ),
+    (
+        "cp_labels",
+        {"lengths": [3, 1], "tokens": [5, 6, 7, 8], "cp": 2},
+        {"rank_tokens": [[5, 0, 8, 0], [6, 7, 0, 0]], "rank_labels": [[6, -100, -100, -100], [7, -100, -100, -100]]},
+    ),
+    (
+        "cp_contiguous",
+        {"lengths": [2, 3], "cp": 3},
+        {
+            "ranks": [
+                {"cu_seqlens_local": [0, 2], "starts_mid_document": False},
+                {"cu_seqlens_local": [0, 2], "starts_mid_document": False},
+                {"cu_seqlens_local": [0, 1], "starts_mid_document": True},
+            ]
+        },
+    ),
+    (
+        "cp_contiguous",
+        {"lengths": [2], "cp": 3},
+        {
+            "ranks": [
+                {"cu_seqlens_local": [0, 1], "starts_mid_document": False},
+                {"cu_seqlens_local": [0, 1], "starts_mid_document": True},
+                {"cu_seqlens_local": [0], "starts_mid_document": False},
+            ]
+        },
+    ),
     ("row_work", {"document_ids": [[1, 1, 0, 2]]}, {"visible": [1, 2, 1, 1]}),
     ("window_kwargs", {"window": 128, "causal": False}, {"window_size": [127, 127]}),
     (
@@ -776,7 +806,6 @@ _REFUSED_ALIKE: Final[list[tuple[str, Given, str]]] = [
     ("reject", {"field": "pad_mask", "pad_mask": [[0, 1]]}, "must be a bool tensor"),
     ("reject", {"field": "document_ids", "document_ids": [[1, 2, 1]]}, "id comes back after another id"),
     ("reject", {"field": "document_ids", "document_ids": [[True, False]]}, "must hold integers"),
-    ("cp_labels", {"lengths": [3, 1], "tokens": [0, 1, 2, 3], "cp": 2}, "no multiple of 2 \\* ranks = 4"),
     ("static_max", {"lengths": [1, 1], "max_documents": 1, "static_max": 2}, "more documents than the bound"),
     ("segments_from_tokens", {"tokens": [[4, 9]], "eos_id": 9, "pad_id": 9}, "the padding of a row cannot be told"),
     ("segments_from_tokens", {"tokens": [[4, 5, 6]], "eos_id": 9}, "neither the token that ends a document"),

@@ -10,7 +10,7 @@ from neatpack.adapters.arguments import require_count, require_readable
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Segments, as_segments
-from neatpack.adapters.token_tensors import device_problems, padding_mask_problems, same_place_problems
+from neatpack.adapters.token_tensors import device_problems, padding_mask_problems
 from neatpack.contracts.encodings import PhysicalRows, parse_physical_rows
 from neatpack.contracts.errors import EncodingError, Problem
 
@@ -80,7 +80,7 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
     parse_physical_rows(rows)
     require_readable(cu_seqlens=rows.cu_seqlens, max_seqlen=rows.max_seqlen)
     _require_mask(padding_mask, rows.cu_seqlens)
-    problems = same_place_problems(rows.max_seqlen, rows.cu_seqlens[:, 0], "max_seqlen", "the rows of cu_seqlens")
+    problems = device_problems(rows.max_seqlen, rows.cu_seqlens.device, "max_seqlen", "cu_seqlens lies")
     if problems:
         raise EncodingError(*problems)
     offsets, longest, mask = read_together(rows.cu_seqlens, rows.max_seqlen, padding_mask)

@@ -232,6 +232,9 @@ def _require_places(places: object, shape: tuple[int, int], device: torch.device
         raise BatchError(problem("must be a dense int64 tensor", "dtype", value=found))
     if places.ndim != 2 or places.shape[0] != shape[0]:
         raise BatchError(problem(f"must be [{shape[0]}, new sequence]", "shape", value=tuple(places.shape)))
+    if not shape[1]:
+        remedy = "Leave such batches out."
+        raise BatchError(Problem("input_ids", "has no place to take", "shape", value=shape, remedy=remedy))
     if places.device != device or device.type == "meta":
         raise BatchError(problem("must lie where input_ids lies, with data", "device", value=places.device))
     read = read_on_host(places)

@@ -520,6 +520,12 @@ def test_a_token_has_no_negative_position() -> None:
     assert torch.equal(document_ids_from_positions(positions, positions < 0), torch.tensor([[1, 1, 0, 0]]))
 
 
+def test_rows_of_no_place_have_nothing_to_move() -> None:
+    batch: Any = {"input_ids": torch.zeros(2, 0, dtype=torch.int64)}
+    with pytest.raises(PackingError, match=r"input_ids = \(2, 0\): has no place"):
+        take_places(batch, torch.full((2, 3), -1))
+
+
 def test_positions_past_int64_are_told_as_they_are() -> None:
     """As int64 they would count on to 0."""
     positions = torch.tensor([[2**64 - 2, 2**64 - 1, 0, 1]], dtype=torch.uint64)

@@ -202,6 +202,14 @@ def test_a_mask_of_other_rows_is_refused() -> None:
             document_ids_from_row_offsets(offsets, mask)
 
 
+@pytest.mark.parametrize("columns", [0, 1])
+def test_offsets_without_a_segment_are_refused(columns: int) -> None:
+    nothing = torch.zeros(2, columns, dtype=torch.int32)
+    rows = PhysicalRows(nothing, torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(EncodingError, match=r"cu_seqlens\[row 0\] = \[0?\]: must start at zero"):
+        document_ids_from_row_offsets(rows, torch.ones(2, 3, dtype=torch.bool))
+
+
 def test_a_token_behind_padding_in_one_segment_is_told_by_its_place() -> None:
     offsets = row_offsets(torch.tensor([[1, 1, 1], [1, 1, 1]]))
     with pytest.raises(EncodingError, match="a token follows padding") as caught:

@@ -180,6 +180,7 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("padding_mask", lambda bad: document_ids_from_positions(_IDS, _or(bad, 0))),
     ("lengths", lambda bad: document_ids_from_lengths(bad, 4)),
     ("lengths", lambda bad: document_ids_from_lengths([[bad]], 4)),
+    ("lengths", lambda bad: document_ids_from_lengths([[1], bad], 4)),
     ("sequence_length", lambda bad: document_ids_from_lengths([[1]], bad)),
     ("packed_token_indices", lambda bad: document_ids_from_metadata(bad, _IDS)),
     ("cu_seqlens", lambda bad: document_ids_from_metadata(_IDS, bad)),

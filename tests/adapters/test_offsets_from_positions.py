@@ -48,6 +48,11 @@ def test_positions_do_not_wrap_where_their_dtype_does(dtype: torch.dtype, row: l
         physical_offsets_from_positions(torch.tensor([row], dtype=dtype))
 
 
+def test_more_positions_than_int32_counts_are_refused_unread() -> None:
+    with pytest.raises(EncodingError, match="more places than int32 offsets can count"):
+        physical_offsets_from_positions(torch.zeros(1, 1, dtype=torch.int64).expand(2**16, 2**16))
+
+
 @pytest.mark.parametrize("positions", [torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), None])
 def test_what_is_no_row_of_positions_is_refused(positions: torch.Tensor) -> None:
     with pytest.raises(EncodingError):

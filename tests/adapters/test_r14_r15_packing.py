@@ -297,6 +297,14 @@ def test_a_plan_of_long_rows_is_exact() -> None:
     assert sorted(document for row in plan.rows for document in row) == list(range(300))
 
 
+def test_a_plan_equals_no_other_object_and_counts_its_pieces_once() -> None:
+    assert plan_rows([2, 1], 3) != [[0, 1]]
+    one, two = np.array([0]), np.array([2, 1])
+    for starts, stops in ((one, two), (np.array([0, 0]), one)):
+        with pytest.raises(PlanError, match="starts and stops must be as many as pieces"):
+            RowPlan(3, two, np.array([0, 1]), starts, stops, np.array([0, 2]))
+
+
 def test_a_plan_cannot_be_written_to() -> None:
     given = np.array([2, 1])
     plan = RowPlan(3, given, np.array([0, 1]), np.array([0, 0]), np.array([2, 1]), np.array([0, 2]))

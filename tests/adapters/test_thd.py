@@ -146,6 +146,11 @@ def test_lengths_that_do_not_cover_the_row_are_refused() -> None:
     assert problem_of([[8, 1]], [[8, 1]]).value == 9
 
 
+def test_a_slot_past_int32_is_told() -> None:
+    with pytest.raises(EncodingError, match=r"document 0 has a slot of 2147483648 places, past int32"):
+        flatten_thd_lengths(THDLengths(torch.tensor([[1]]), torch.tensor([[2**31]])), 4)
+
+
 def test_lengths_without_a_column_are_refused() -> None:
     nothing = torch.zeros(2, 0, dtype=torch.int64)
     for read in (document_ids_from_thd_lengths, flatten_thd_lengths):

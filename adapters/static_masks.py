@@ -92,12 +92,14 @@ def static_block_mask(
     scan = as_scan(document_ids, bounds)
     blocks = _visible_blocks(scan, *sizes, window, causal)
     partial, full = blocks.partial_and_full()
+    # Where each document begins: its own number, which int32 holds, as it may not hold the id.
+    numbers = scan.first[:, 1:].to(torch.int32)
     mask = assemble(
         *(_ordered(each) for each in (partial, full, partial.mT, full.mT)),
         device=scan.ids.device,
         sequence=len(scan.places),
         block_size=sizes,
-        mask_function=mask_function(scan.ids[:, 1:].to(torch.int32), window=window, causal=causal),
+        mask_function=mask_function(numbers, window=window, causal=causal),
     )
     return mask, first_fault(scan, {StaticRule.RETURNING_ID: scan.returning()})
 

@@ -53,7 +53,7 @@ from tests.adapters import (
     test_static_status,
     test_thd,
 )
-from tests.adapters.faults import after, given, held, instead, returns, swap
+from tests.adapters.faults import after, before, given, held, instead, returns, swap
 from tests.adapters.planted import Fault, cases, properties_of, require_noticed
 from tests.adapters.properties import run_property
 
@@ -168,6 +168,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_dense_masks_are_those_without_bounds": [Fault("window one wider", static_masks, "sees", _WIDER)],
     "test_block_masks_are_those_without_bounds": [
         Fault("window one wider", static_masks, "seen_range", _WIDER),
+        Fault("all tokens one document", static_masks, "mask_function", before(torch.ones_like)),
         Fault("tokens in every block", static_masks, "_held", after(lambda tokens: tokens.clamp(min=1))),
     ],
     "test_all_tensors_are_those_of_torch": [

@@ -14,7 +14,7 @@ from neatpack.contracts.errors import EncodingError
 from tests.adapters.layouts import Rows, tensor
 from tests.adapters.properties import holds_for
 from tests.adapters.static_functions import FEWER, WITH_HOLES, bounds_of, is_valid
-from tests.adapters.test_block_mask import SIZES, WINDOWS, same_tensors
+from tests.adapters.test_block_mask import SIZES, WINDOWS, pairs, same_tensors
 
 
 @FEWER
@@ -37,10 +37,12 @@ def test_dense_masks_are_those_without_bounds(
 def test_block_masks_are_those_without_bounds(
     rows: Rows, data: st.DataObject, causal: bool, window: int | None, block_size: int | tuple[int, int]
 ) -> None:
-    bounds = data.draw(bounds_of(rows))
-    found, status = static_block_mask(tensor(rows), bounds, causal=causal, window=window, block_size=block_size)
+    bounds, ids = data.draw(bounds_of(rows)), tensor(rows) * data.draw(st.sampled_from([1, 2**32]))
+    found, status = static_block_mask(ids, bounds, causal=causal, window=window, block_size=block_size)
     assert is_valid(status)
     assert same_tensors(found, build_block_mask(tensor(rows), causal=causal, window=window, block_size=block_size))
+    row, place = torch.arange(len(rows))[:, None, None], torch.arange(len(rows[0]))
+    assert torch.equal(found.mask_mod(row, torch.tensor(0), place[:, None], place), pairs(rows, causal, window))
 
 
 def test_what_is_no_mask_dtype_is_refused() -> None:

@@ -117,7 +117,10 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
     try:
         return canonical_document_ids(as_segments(ids, field="seq_idx"))
     except DocumentIdsError as error:
-        problems = (replace(problem, value=cast("int", problem.value) - 1) for problem in error.problems)
+        problems = (
+            replace(problem, value=problem.value - 1) if isinstance(problem.value, int) else problem
+            for problem in error.problems
+        )
         raise DocumentIdsError(*problems) from None
 
 

@@ -521,6 +521,12 @@ def test_a_token_has_no_negative_position() -> None:
     assert torch.equal(document_ids_from_positions(positions, positions < 0), torch.tensor([[1, 1, 0, 0]]))
 
 
+@pytest.mark.parametrize("shape", [(1, 0), (0, 3)])
+def test_segment_numbers_of_no_place_are_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(PackingError, match=rf"seq_idx = \({shape[0]}, {shape[1]}\): is empty"):
+        document_ids_from_segment_index(SegmentIndex(torch.zeros(shape, dtype=torch.int32)))
+
+
 def test_rows_of_no_place_have_nothing_to_move() -> None:
     batch: Any = {"input_ids": torch.zeros(2, 0, dtype=torch.int64)}
     with pytest.raises(PackingError, match=r"input_ids = \(2, 0\): has no place"):

@@ -36,6 +36,9 @@ _NOT_MOVED: Final = (*_DERIVED, "attention_mask", "seq_idx")
 """And those whose numbers at new padding would have to follow from the documents around it."""
 
 _PER_DOCUMENT: Final = ("document_keys", "document_starts")
+_SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Dtypes of which torch moves no values, and as what their bits are moved."""
+
 _LABELS: Final = "labels"
 """How the names of all entries of targets end: `labels`, `shift_labels`, `mtp_labels`."""
 
@@ -124,10 +127,12 @@ def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
             continue
         axis = cast("int", token_axis(name, value, shape))
         rest = value.shape[axis + 2 :]
-        taken = value.flatten(axis, axis + 1).index_select(axis, flat)
+        signed = _SIGNED.get(value.dtype, value.dtype)
+        taken = value.view(signed).flatten(axis, axis + 1).index_select(axis, flat)
         new = (places < 0).view(*places.shape, *[1] * len(rest))
         fill = _fill(name, value, pad_token_id)
-        moved[name] = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, fill)
+        fill = fill if signed == value.dtype else int(torch.tensor(fill, dtype=value.dtype).view(signed))
+        moved[name] = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, fill).view(value.dtype)
     return cast("TrainingBatch[Tensor]", moved)
 
 
@@ -222,7 +227,8 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
         return tensor_problems(value, name)
     if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]
-    return device_problems(value, device, name, "input_ids lies") or dtype_problems(name, value)
+    problems = [] if value.dtype in _SIGNED else dtype_problems(name, value)
+    return device_problems(value, device, name, "input_ids lies") or problems
 
 
 def _require_places(places: object, shape: tuple[int, int], device: torch.device) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neatpack.adapters.alignment import aligned_length, document_multiple, pad_documents, pad_rows
+from neatpack.adapters.arguments import INTEGER_DTYPES
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.balancing import balance_rows
 from neatpack.adapters.batch_output import convert_batch_output
@@ -61,6 +62,16 @@ def test_documents_are_padded_one_by_one(rows: Rows, multiple: int) -> None:
     assert (found["labels"][~kept] == -100).all()
     assert (found["position_ids"][:, ~kept] == 0).all()
     assert found["document_keys"] is batch["document_keys"]
+
+
+@holds_for(rows=rows_of_ids(), multiple=st.integers(1, 5), dtype=st.sampled_from(INTEGER_DTYPES))
+def test_ids_and_tokens_of_any_width_are_moved_alike(rows: Rows, multiple: int, dtype: torch.dtype) -> None:
+    wide = training_batch(rows, input_ids=tensor(rows))
+    narrow = cast("Any", {**wide, "input_ids": tensor(rows, dtype), "document_ids": tensor(rows, dtype)})
+    expected: dict[str, Any] = {**pad_documents(wide, multiple, pad_token_id=120)}
+    for name, value in pad_documents(narrow, multiple, pad_token_id=120).items():
+        assert cast("Tensor", value).dtype == narrow[name].dtype
+        assert torch.equal(cast("Tensor", value).long(), expected[name].long())
 
 
 @holds_for(

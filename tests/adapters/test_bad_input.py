@@ -439,12 +439,19 @@ def test_what_is_no_tensor_is_not_left_where_tokens_move(name: str, value: objec
     assert [moved[each] is entry for each, entry in kept.items()] == [True] * 5
 
 
-@pytest.mark.parametrize("name", ["document_ids", "labels"])
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
-def test_a_dtype_that_does_not_move_is_refused(name: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float8_e5m2, torch.float8_e4m3fn])
+def test_a_dtype_that_does_not_move_is_refused(dtype: torch.dtype) -> None:
     batch: Any = _batch()
-    batch[name] = batch["document_ids"].to(dtype)
-    with pytest.raises(PackingError, match=name):
+    batch["scales"] = batch["document_ids"].to(dtype)
+    with pytest.raises(PackingError, match=r"scales = .*cannot be moved"):
+        pad_rows(batch, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_labels_that_cannot_be_none_are_refused_where_padding_is_added(dtype: torch.dtype) -> None:
+    batch: Any = _batch()
+    batch["labels"] = batch["document_ids"].to(dtype)
+    with pytest.raises(PackingError, match="labels"):
         pad_rows(batch, 3)
 
 

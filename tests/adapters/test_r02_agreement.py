@@ -197,6 +197,11 @@ def test_joined_documents_are_checked_against_the_attention_ids(batch: TrainingB
             "packed_token_indices",
             "disagreement",
         ),
+        (
+            {"packed_token_indices": torch.tensor([[0, 1, 2, 3, -1]]), "cu_seqlens": torch.tensor([[0, 2, 4, -1, 0]])},
+            "cu_seqlens",
+            "disagreement",
+        ),
         ({"seq_lens": torch.tensor([[2, 2]])}, None, ""),
         ({"seq_lens": torch.tensor([[2, 2, -1000]])}, None, ""),
         ({"seq_lens": torch.tensor([[2, 1, 1]])}, "seq_lens", "disagreement"),

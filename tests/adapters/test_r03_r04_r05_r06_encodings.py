@@ -263,6 +263,7 @@ def _metadata(indices: list[list[int]], offsets: list[list[int]]) -> tuple[Tenso
         ([[0, 1, 2]], [[1, 3]], "start at zero"),
         ([[0, 1, 2]], [[-1, -1]], "start at zero"),
         ([[0, 1, 2]], [[0, -1, 3]], "after an unused"),
+        ([[0, 1, 2]], [[0, 3, -1, 0]], "after an unused"),
         ([[0, 1, 2]], [[0, 2, 1, 3]], "never fall"),
         ([[0, 1, -1]], [[0, 3]], "number of kept tokens"),
         ([[0, 1], [0, -1]], [[0, 2], [0, 2]], "row 1"),

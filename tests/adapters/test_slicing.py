@@ -165,6 +165,7 @@ def test_tensors_inside_of_entries_are_not_given_to_each_part_whole(call: Call) 
         "others": {"nested": [ids]},
         "blocks": build_block_mask(ids),
         "mtp_labels": [ids] * len(_ROWS),  # Of as many depths as there are rows.
+        "mtp_logits": [ids[..., None]] * len(_ROWS),
     }
     for name, value in held.items():
         batch = training_batch(_ROWS, **{name: value})

@@ -158,6 +158,15 @@ def test_lengths_without_a_column_are_refused() -> None:
             read(THDLengths(nothing, nothing), 4)
 
 
+@pytest.mark.parametrize(
+    ("real", "padded", "ids"),
+    [([1, 0, 2], [1, 2, 2], [1, 0, 0, 2, 2]), ([0, 5], [0, 5], [1, 1, 1, 1, 1]), ([0], [5], [0, 0, 0, 0, 0])],
+)
+def test_a_slot_without_a_token_is_no_document(real: list[int], padded: list[int], ids: list[int]) -> None:
+    lengths = THDLengths(torch.tensor([real]), torch.tensor([padded]))
+    assert document_ids_from_thd_lengths(lengths, 5).tolist() == [ids]
+
+
 def test_lengths_that_contradict_each_other_are_refused() -> None:
     problem = problem_of([[8, -1000]], [[4, 4]])
     assert (problem.field, problem.row, problem.value) == ("seq_lens_padded", 0, (-1000, 4))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from neatpack.adapters import block_causal_mask_bytes, build_block_causal_mask, sees, visible_squares
+from neatpack.adapters import block_causal_mask_bytes, build_block_causal_mask, seen_range, sees, visible_squares
 from neatpack.adapters.segments import scan_segments
 from neatpack.adapters.strategies import attention_document_ids
 from neatpack.contracts.errors import EncodingError
@@ -103,3 +103,10 @@ def test_the_mask_has_no_other_memory_than_its_own() -> None:
     mask = build_block_causal_mask(torch.ones(2, 3, dtype=torch.int64))
     assert mask.is_contiguous()
     assert mask.untyped_storage().nbytes() == 18
+
+
+def test_queries_of_one_document_may_share_its_bounds() -> None:
+    places = torch.arange(3, 8)
+    shared = seen_range(places, torch.tensor([3]), torch.tensor([8]), window=2, causal=False)
+    each = seen_range(places, torch.full((5,), 3), torch.full((5,), 8), window=2, causal=False)
+    assert [part.tolist() for part in shared] == [part.tolist() for part in each]

@@ -22,7 +22,10 @@ INT64_MAX: Final = 2**63 - 1
 COMPARED_DTYPES: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 """The integer dtypes that torch can order."""
 
-INTEGER_DTYPES: Final = (*COMPARED_DTYPES, torch.uint16, torch.uint32, torch.uint64)
+SIGNED_DTYPES: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""The integer dtypes of which torch orders and moves no values, and as what their bits are moved."""
+
+INTEGER_DTYPES: Final = (*COMPARED_DTYPES, *SIGNED_DTYPES)
 
 
 def is_count(value: object) -> bool:

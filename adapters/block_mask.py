@@ -355,5 +355,5 @@ def _list_pieces(listed: Ranges, others: Ranges, columns: int) -> tuple[Tensor, 
     shift = np.stack(shifts, axis=-1).astype(np.int32)
     moved = np.repeat(shift.ravel(), np.stack(lengths, axis=-1).ravel())
     # On rows this short, torch adds twice as fast as numpy.
-    indices = to_tensor(moved).view(*written.shape, columns).add_(torch.arange(columns, dtype=torch.int32))
+    indices = to_tensor(moved).view(*written.shape, columns).add_(to_tensor(np.arange(columns, dtype=np.int32)))
     return _narrow(sum(lengths[: len(listed)], np.zeros_like(written))), indices

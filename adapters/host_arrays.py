@@ -45,7 +45,7 @@ def read_together(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
     return [
         # Joined as int64, values past it keep their bits.
-        np.reshape(part.astype(torch.empty(0, dtype=tensor.dtype).numpy().dtype, copy=False), tensor.shape)
+        np.reshape(part.astype(torch.empty(0, dtype=tensor.dtype, device=_CPU).numpy().dtype, copy=False), tensor.shape)
         for part, tensor in zip(np.split(joined, ends), tensors, strict=True)
     ]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INTEGER_DTYPES, require_pad_token, tensor_problems
+from neatpack.adapters.arguments import INTEGER_DTYPES, SIGNED_DTYPES, require_pad_token, tensor_problems
 from neatpack.adapters.batch_entries import (
     FIELD_RULES,
     batch_shape,
@@ -36,8 +36,6 @@ _NOT_MOVED: Final = (*_DERIVED, "attention_mask", "seq_idx")
 """And those whose numbers at new padding would have to follow from the documents around it."""
 
 _PER_DOCUMENT: Final = ("document_keys", "document_starts")
-_SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""Dtypes of which torch moves no values, and as what their bits are moved."""
 
 _LABELS: Final = "labels"
 """How the names of all entries of targets end: `labels`, `shift_labels`, `mtp_labels`."""
@@ -127,11 +125,12 @@ def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
             continue
         axis = cast("int", token_axis(name, value, shape))
         rest = value.shape[axis + 2 :]
-        signed = _SIGNED.get(value.dtype, value.dtype)
+        signed = SIGNED_DTYPES.get(value.dtype, value.dtype)
         taken = value.view(signed).flatten(axis, axis + 1).index_select(axis, flat)
         new = (places < 0).view(*places.shape, *[1] * len(rest))
         fill = _fill(name, value, pad_token_id)
-        fill = fill if signed == value.dtype else int(torch.tensor(fill, dtype=value.dtype).view(signed))
+        if signed != value.dtype:
+            fill = int(torch.tensor(fill, dtype=value.dtype, device="cpu").view(signed))
         moved[name] = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, fill).view(value.dtype)
     return cast("TrainingBatch[Tensor]", moved)
 
@@ -227,7 +226,7 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
         return tensor_problems(value, name)
     if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]
-    problems = [] if value.dtype in _SIGNED else dtype_problems(name, value)
+    problems = [] if value.dtype in SIGNED_DTYPES else dtype_problems(name, value)
     return device_problems(value, device, name, "input_ids lies") or problems
 
 

@@ -246,7 +246,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("another fill", token_fields, "_fill", returns(0)),
     ],
     "test_ids_and_tokens_of_any_width_are_moved_alike": [
-        Fault("as they are", token_fields, "_SIGNED", swap(dict[torch.dtype, torch.dtype]())),
+        Fault("as they are", token_fields, "SIGNED_DTYPES", swap(dict[torch.dtype, torch.dtype]())),
     ],
     "test_every_slot_of_a_padded_batch_is_a_multiple": [
         Fault("padded to no multiple", alignment, "_padded_places", instead(faults.to_no_multiple)),

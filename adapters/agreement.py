@@ -19,11 +19,19 @@ from neatpack.adapters.agreement_per_token import (
     require_restarts,
 )
 from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, tensor_problems
-from neatpack.adapters.batch_entries import refuse_kernel_fields
-from neatpack.adapters.boundary_fields import ATTENTION_IDS, FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS, TOKEN_FIELDS
-from neatpack.adapters.disagreement import disagreement
+from neatpack.adapters.batch_entries import given_ids, refuse_kernel_fields
+from neatpack.adapters.boundary_fields import (
+    ATTENTION_IDS,
+    FLASH_FIELDS,
+    IDS,
+    LENGTH_FIELDS,
+    METADATA_FIELDS,
+    TOKEN_FIELDS,
+)
+from neatpack.adapters.disagreement import Array, disagreement
 from neatpack.adapters.host_arrays import read_together
 from neatpack.adapters.segments import Segments, require_ids_form, scan_array
+from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PositionPolicy, parse_position_policy
 from neatpack.contracts.errors import EncodingError
 
@@ -33,10 +41,18 @@ _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
 
 @dataclass(frozen=True)
 class ScannedIds:
-    """The ids of a batch, scanned: those that attention goes by, and those as packed, which may be the same."""
+    """The ids of a batch, scanned.
+
+    Attributes:
+        attention: those that attention goes by.
+        structural: those as packed, or the same where a batch has no others.
+        tokens: `[batch, sequence]`, 0 where no token stands, by the ids as packed or else by the padding mask; None
+            where a batch has neither.
+    """
 
     attention: Segments
     structural: Segments
+    tokens: Array | None
 
 
 def check_agreement(
@@ -118,7 +134,28 @@ def scan_agreeing(
     check_flash(host, given, arrays)
     check_metadata(host, given, arrays)
     check_lengths(host, arrays)
-    return ScannedIds(segments, segments if structural is None else replace(structural, device=segments.device))
+    structural = segments if structural is None else replace(structural, device=segments.device)
+    return ScannedIds(segments, structural, _tokens(arrays))
+
+
+def scan_batch(batch: TrainingBatch[Tensor]) -> tuple[ScannedIds, str]:
+    """Scan the ids of a batch and its padding mask, in one read; the name is that of those that attention goes by.
+
+    Raises:
+        BatchError: it has no ids.
+        DocumentIdsError: ids are malformed.
+        EncodingError: they contradict one another.
+    """
+    ids = given_ids(batch, IDS)
+    field = next(iter(ids))
+    given = {**ids, "padding_mask": batch.get("padding_mask")}
+    return scan_agreeing(ids[field], given, field=field, position_policy="sequence"), field
+
+
+def _tokens(arrays: Mapping[str, Array]) -> Array | None:
+    if "document_ids" in arrays:
+        return arrays["document_ids"]
+    return arrays["padding_mask"] == 0 if "padding_mask" in arrays else None
 
 
 def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Tensor]:

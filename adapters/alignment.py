@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neatpack.adapters.agreement import scan_batch
 from neatpack.adapters.arguments import INT32_MAX, require_count, require_pad_token
 from neatpack.adapters.batch_entries import batch_shape
-from neatpack.adapters.boundary_fields import IDS
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.segments import Segments
-from neatpack.adapters.token_fields import move_tokens, require_movable, scan_ids
+from neatpack.adapters.token_fields import move_tokens, require_movable
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, EncodingError, Problem
 
@@ -73,7 +73,8 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     Raises:
         BatchError: there are no ids, an entry cannot move with the tokens, or `pad_token_id` is no int.
         DocumentIdsError: the ids are malformed, or have a hole.
-        EncodingError: the multiple is no positive int, or makes more places than int32 counts.
+        EncodingError: the multiple is no positive int, or makes more places than int32 counts, or ids and padding mask
+            of the batch contradict one another.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 1, 2, 0]])
@@ -85,8 +86,9 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     multiple = _checked_multiple(multiple)
     require_pad_token(pad_token_id, BatchError)
     require_movable(batch)
-    # Those as packed where they are there: tokens that policy takes out are still tokens.
-    segments = scan_ids(batch, IDS[::-1])
+    scanned, field = scan_batch(batch)
+    segments = scanned.structural  # Tokens that policy takes out are still tokens.
+    require_no_holes(segments, "document_ids" if "document_ids" in batch else field, scanned.tokens)
     return move_tokens(batch, segments.tensor(_padded_places(segments, multiple)), pad_token_id=pad_token_id)
 
 
@@ -125,7 +127,6 @@ def _checked_multiple(multiple: object) -> int:
 
 def _padded_places(segments: Segments, multiple: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Give for each new place the place that it takes in its row, -1 at padding; `[batch, new sequence]`."""
-    require_no_holes(segments)
     documents = segments.documents
     padded = documents.lengths + -documents.lengths % multiple
     ends = np.cumsum(padded)

@@ -11,7 +11,7 @@ from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import require_choice, require_flag
 from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure
 from neatpack.adapters.boundary_fields import IDS
-from neatpack.adapters.layout import require_trailing_padding
+from neatpack.adapters.layout import require_no_holes, require_trailing_padding
 from neatpack.adapters.segments import Segments
 from neatpack.adapters.thd import thd_lengths
 from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, TrainingBatch
@@ -72,7 +72,7 @@ def convert_batch_output(
 
 
 def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
-    """Scan the ids that attention goes by, and refuse tokens of a document that policy took out."""
+    """Scan the ids that attention goes by, which have no hole."""
     given = cast("dict[str, object]", batch)
     field = next((name for name in IDS if given.get(name) is not None), None)
     if field is None:
@@ -82,11 +82,5 @@ def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
     refuse_kernel_fields(given)
     ids = cast("Tensor", given[field])
     scanned = scan_agreeing(ids, given, field=field, position_policy="sequence")
-    kept, packed = (np.repeat(each.ids != 0, each.lengths) for each in (scanned.attention, scanned.structural))
-    taken_out = np.flatnonzero(packed & ~kept)
-    if taken_out.size:
-        row, position = divmod(int(taken_out[0]), scanned.attention.sequence)
-        message = "a hole: policy took out a token of a document, which lengths cannot express"
-        remedy = "Use NEAT metadata, which leaves holes out."
-        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
+    require_no_holes(scanned.attention, field, scanned.tokens)
     return scanned.attention, field

@@ -8,10 +8,10 @@ from typing import Final, Literal, cast, get_args
 import numpy as np
 from torch import Tensor
 
-from neatpack.adapters.agreement import ScannedIds, scan_agreeing
+from neatpack.adapters.agreement import ScannedIds, scan_batch
 from neatpack.adapters.arguments import require_choice, require_count
-from neatpack.adapters.batch_entries import given_ids, require_tensor
-from neatpack.adapters.boundary_fields import IDS, PACKED_SEQ_IDS
+from neatpack.adapters.batch_entries import require_tensor
+from neatpack.adapters.boundary_fields import PACKED_SEQ_IDS
 from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.labels import require_label_shift
 from neatpack.adapters.layout import require_no_holes
@@ -67,9 +67,9 @@ def shard_tokens(
 
     Raises:
         BatchError: there are no ids or labels, or an entry cannot move with the tokens.
-        DocumentIdsError: the ids are malformed, have a hole, or a row begins with padding.
-        EncodingError: no such layout, rank or `label_shift`, lengths that the group cannot share, or ids of the batch
-            that contradict one another.
+        DocumentIdsError: the ids are malformed, have a hole inside a document, or a row begins with padding.
+        EncodingError: no such layout, rank or `label_shift`, lengths that the group cannot share, or ids and padding
+            mask of the batch contradict one another.
 
     Example:
         >>> import torch
@@ -126,11 +126,9 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
 
 
 def _scan(batch: TrainingBatch[Tensor]) -> ScannedIds:
-    """Scan the ids that attention goes by, which have no hole, and those as packed, in one read."""
-    ids = given_ids(batch, IDS)
-    first = next(iter(ids))
-    scanned = scan_agreeing(ids[first], ids, field=first, position_policy="sequence")
-    require_no_holes(scanned.attention, first)
+    """Scan the ids that attention goes by, which have no hole inside a document, and those as packed, in one read."""
+    scanned, field = scan_batch(batch)
+    require_no_holes(scanned.attention, field)
     return scanned
 
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.errors import DocumentIdsError, Problem
 
 
-def require_no_holes(segments: Segments, field: str = "document_ids") -> None:
+def require_no_holes(segments: Segments, field: str = "document_ids", tokens: npt.NDArray[Any] | None = None) -> None:
     """Raise where a document has a hole, which lengths and offsets over the padded row cannot express.
+
+    Args:
+        segments: the scanned ids.
+        field: what errors call them.
+        tokens: `[batch, sequence]`, 0 where no token stands, if that is known from elsewhere: at the end of a document
+            it alone tells a hole from padding.
 
     Raises:
         DocumentIdsError: with the first hole.
     """
-    if segments.holes.size:
-        row, position = segments.locate(int(segments.holes[0]))
-        message = "a hole: zero inside a document, which lengths and offsets over the padded rows cannot express"
+    holes = segments.bounds[segments.holes[:1]]
+    if tokens is not None:
+        without_id = np.repeat(segments.ids == 0, segments.lengths)
+        holes = np.append(holes, np.flatnonzero(without_id & (tokens.ravel() != 0)))
+    if holes.size:
+        row, position = divmod(int(holes.min()), segments.sequence)
+        message = "a hole: zero inside a document, or where policy took out a token, which lengths and offsets over \
+the padded rows cannot express"
         remedy = "Use NEAT metadata or a mask, which leave holes out."
         raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
 

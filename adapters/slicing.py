@@ -10,11 +10,19 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
-from neatpack.adapters.batch_entries import FIELD_RULES, batch_shape, entries, holds_tensors, refuse_kernel_fields
+from neatpack.adapters.batch_entries import (
+    FIELD_RULES,
+    batch_shape,
+    entries,
+    given_ids,
+    holds_tensors,
+    refuse_kernel_fields,
+)
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS
+from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.physical import PADDING_SEGMENTS, PaddingSegments, flash_varlen_kwargs
-from neatpack.adapters.segments import Segments
-from neatpack.adapters.token_fields import lists_batches, scan_ids
+from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.token_fields import lists_batches, token_axis
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
 
@@ -58,7 +66,7 @@ def split_rows(
             for part, piece in zip(parts, _cut(name, value, sizes), strict=True):
                 part[name] = piece
     if any(name in batch for name in FLASH_FIELDS):
-        for part, segments in zip(parts, _split_segments(scan_ids(batch, IDS), sizes), strict=True):
+        for part, segments in zip(parts, _split_segments(_scan_ids(batch), sizes), strict=True):
             part.update(flash_varlen_kwargs(segments, padding))
     return [cast("TrainingBatch[Tensor]", part) for part in parts]
 
@@ -111,6 +119,24 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
         name: _row_axis(name, value, rows) if isinstance(value, Tensor) else None
         for name, value in entries(batch).items()
     }
+
+
+def _scan_ids(batch: TrainingBatch[Tensor]) -> Segments:
+    """Scan the ids that attention goes by, of which flat kwargs are derived.
+
+    Raises:
+        BatchError: the batch has none, or they have not the shape of the tokens.
+        DocumentIdsError: they are malformed, or have a hole.
+    """
+    shape = batch_shape(batch)
+    name, ids = next(iter(given_ids(batch, IDS).items()))
+    if token_axis(name, ids, shape) is None:
+        message = f"must have the shape of input_ids, {shape}"
+        remedy = "Cut and pad ids together with the tokens that they belong to."
+        raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape), remedy=remedy))
+    segments = as_segments(ids, field=name)
+    require_no_holes(segments, name)
+    return segments
 
 
 def _require_cuttable(batch: TrainingBatch[Tensor]) -> None:

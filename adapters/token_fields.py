@@ -12,17 +12,9 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INTEGER_DTYPES, SIGNED_DTYPES, require_pad_token, tensor_problems
-from neatpack.adapters.batch_entries import (
-    FIELD_RULES,
-    batch_shape,
-    entries,
-    given_ids,
-    holds_tensors,
-    refuse_kernel_fields,
-)
+from neatpack.adapters.batch_entries import FIELD_RULES, batch_shape, entries, holds_tensors, refuse_kernel_fields
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.host_arrays import read_on_host
-from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems, dtype_problems, holds
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
@@ -58,22 +50,6 @@ def token_axis(name: str, value: Tensor, shape: tuple[int, int]) -> int | None:
         per_token = (names for names in forms if names.count("batch") == names.count("sequence") == 1)
         axis = next((names.index("batch") for names in per_token), None)
     return None if axis is None or tuple(value.shape[axis : axis + 2]) != shape else axis
-
-
-def scan_ids(batch: TrainingBatch[Tensor], names: Sequence[str]) -> Segments:
-    """Scan the first ids of these names that the batch has.
-
-    Raises:
-        BatchError: it has none, or they have not the shape of the tokens.
-        DocumentIdsError: they are malformed.
-    """
-    shape = batch_shape(batch)
-    name, ids = next(iter(given_ids(batch, names).items()))
-    if token_axis(name, ids, shape) is None:
-        message = f"must have the shape of input_ids, {shape}"
-        remedy = "Cut and pad ids together with the tokens that they belong to."
-        raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape), remedy=remedy))
-    return as_segments(ids, field=name)
 
 
 def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: int = 0) -> TrainingBatch[Tensor]:
@@ -125,14 +101,21 @@ def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
             continue
         axis = cast("int", token_axis(name, value, shape))
         rest = value.shape[axis + 2 :]
-        signed = SIGNED_DTYPES.get(value.dtype, value.dtype)
-        taken = value.view(signed).flatten(axis, axis + 1).index_select(axis, flat)
+        taken = _as_signed(value).flatten(axis, axis + 1).index_select(axis, flat)
+        taken = taken.view(*value.shape[:axis], *places.shape, *rest)
         new = (places < 0).view(*places.shape, *[1] * len(rest))
         fill = _fill(name, value, pad_token_id)
-        if signed != value.dtype:
-            fill = int(torch.tensor(fill, dtype=value.dtype, device="cpu").view(signed))
-        moved[name] = taken.view(*value.shape[:axis], *places.shape, *rest).masked_fill(new, fill).view(value.dtype)
+        if value.dtype in SIGNED_DTYPES:
+            fill = int(_as_signed(torch.tensor(fill, dtype=value.dtype, device="cpu")))
+            moved[name] = taken.masked_fill(new, fill).view(value.dtype)
+        else:
+            moved[name] = taken.masked_fill(new, fill)
     return cast("TrainingBatch[Tensor]", moved)
+
+
+def _as_signed(value: Tensor) -> Tensor:
+    """Give a tensor whose values torch moves: of unsigned dtypes the bits, of all others itself."""
+    return value.view(SIGNED_DTYPES[value.dtype]) if value.dtype in SIGNED_DTYPES else value
 
 
 def require_movable(batch: TrainingBatch[Tensor]) -> None:

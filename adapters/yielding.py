@@ -31,6 +31,7 @@ _BOUNDARY_FIELDS: Final = (
     *METADATA_FIELDS,
     *LENGTH_FIELDS,
     "qkv_format",
+    "padding_mask",
 )
 
 
@@ -69,7 +70,8 @@ def apply_packing_contract(
         CapabilitiesError: the contract is none.
         BatchError: an entry is missing or misshapen, rows are longer than the contract allows, or the entries of the
             batch cannot be replaced.
-        DocumentIdsError: ids are malformed, or have a hole where the contract asks for flash varlen kwargs.
+        DocumentIdsError: ids are malformed, or have a hole inside a document where the contract asks for flash varlen
+            kwargs.
         EncodingError: an entry contradicts the ids or is an argument of a kernel, text positions do not restart in
             each document and the contract does not say that they may run on, no such `label_shift`, or a flag that is
             no bool.

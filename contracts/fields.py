@@ -99,7 +99,8 @@ PhysicalStateOffsets: TypeAlias = Annotated[
 ]
 
 # Lengths.
-THDLength: TypeAlias = Annotated[TensorT, Axes("batch", "documents", dtype="int64", fill=UNUSED_LENGTH, unit="tokens")]
+THDLength: TypeAlias = Annotated[TensorT, Axes("batch", "lengths", dtype="int64", fill=UNUSED_LENGTH, unit="tokens")]
+"""One for each document that attention sees: under a policy, or in a part of a batch, fewer than those as packed."""
 RowLengths: TypeAlias = Annotated[TensorT, Axes("batch", "documents", dtype="int32", fill=0, unit="tokens")]
 LongestPerRow: TypeAlias = Annotated[TensorT, Axes("batch", dtype="int32", unit="tokens")]
 DocumentKeys: TypeAlias = Annotated[

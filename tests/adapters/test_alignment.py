@@ -198,6 +198,34 @@ def test_what_cannot_be_padded_is_refused() -> None:
         pad_documents(training_batch([[1]]), 0)
 
 
+def test_a_token_that_the_padding_mask_knows_is_not_left_out_as_padding() -> None:
+    """Policy took it out at the end of its document, and there are no ids as packed that would tell."""
+    packed = tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    batch = training_batch([[1, 1, 1, 1], [1, 1, 1, 0]], _packed_seq_ids=packed)
+    assert pad_documents(batch, 2)["input_ids"][1].tolist() == [1004, 1005, 1006, 0]
+    del batch["document_ids"]
+    with pytest.raises(DocumentIdsError, match=r"_packed_seq_ids\[row 1, position 2\] = 0: a hole"):
+        pad_documents(batch, 2)
+    batch["padding_mask"] = packed == 0
+    assert pad_documents(batch, 2)["input_ids"][1].tolist() == [1004, 1005, 0, 0]
+
+
+def test_ids_and_padding_mask_that_contradict_one_another_are_refused() -> None:
+    with pytest.raises(EncodingError, match=r"padding_mask\[row 0, position 1\] = True"):
+        pad_documents(training_batch([[1, 1]], padding_mask=tensor([[1, 0]]) == 0), 2)
+    with pytest.raises(EncodingError, match="document_ids"):
+        pad_documents(training_batch([[1, 1]], _packed_seq_ids=tensor([[1, 2]])), 2)
+
+
+@pytest.mark.parametrize("pad", [pad_documents, pad_rows])
+def test_views_of_complex_numbers_move_with_the_tokens(pad: Any) -> None:
+    turns = torch.complex(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]]))
+    conjugate, negative = turns.conj(), turns.conj().imag
+    found = pad(training_batch([[1, 1, 1]], conjugate=conjugate, negative=negative), 2)
+    assert torch.equal(found["conjugate"], torch.cat([conjugate, torch.zeros(1, 1)], dim=1))
+    assert torch.equal(found["negative"], torch.cat([negative, torch.zeros(1, 1)], dim=1))
+
+
 def test_one_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = training_batch([[1, 1, 2, 0]])
     with host_reads(monkeypatch) as reads:

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.batch_output import convert_batch_output
-from neatpack.contracts.batch import TrainingBatch
+from neatpack.adapters.collation import collate_documents
+from neatpack.adapters.planning import plan_rows
+from neatpack.adapters.slicing import split_rows
+from neatpack.adapters.training_batch import adapt_model_inputs, enable_xdoc_attention
+from neatpack.adapters.yielding import apply_packing_contract
+from neatpack.contracts.batch import TrainingBatch, validate_training_batch
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, PackingError
 from tests.adapters import oracle_thd
 from tests.adapters.host_reads import host_reads
@@ -90,6 +96,36 @@ def test_a_token_that_policy_took_out_is_named() -> None:
         convert_batch_output(batch, "thd")
     problem = caught.value.problems[0]
     assert (problem.row, problem.position, problem.value) == (1, 2, 0)
+
+
+def test_a_hole_is_told_by_the_padding_mask_where_the_contract_dropped_the_ids_as_packed() -> None:
+    rows = [[1, 1, 1, 0], [1, 1, 1, 2]]
+    batch = training_batch(rows, attention_document_ids=tensor([[1, 1, 1, 0], [1, 1, 1, 0]]))
+    batch = apply_packing_contract(batch, PackingCapabilities("document_ids", position_policy="sequence"))
+    assert "document_ids" not in batch
+    with pytest.raises(DocumentIdsError, match=r"_packed_seq_ids\[row 1, position 3\] = 0: a hole"):
+        convert_batch_output(batch, "thd")
+
+
+def test_an_error_names_the_ids_that_have_the_hole() -> None:
+    batch = training_batch([[1, 0, 1, 0]])
+    del batch["document_ids"]
+    batch["_packed_seq_ids"] = tensor([[1, 0, 1, 0]])
+    with pytest.raises(DocumentIdsError, match=r"_packed_seq_ids\[row 0, position 1\] = 0: a hole"):
+        convert_batch_output(batch, "thd", padded_documents=True)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_thd_batches_of_fewer_documents_than_were_packed_are_batches(joined: bool) -> None:
+    """The keys keep the columns of the documents as packed, in a part of the batch and where attention joins them."""
+    documents = [torch.arange(length) for length in (3, 2, 4)]
+    batch = adapt_model_inputs(collate_documents(documents, plan_rows([3, 2, 4], capacity=5)))
+    contract = PackingCapabilities("document_ids")
+    batch = apply_packing_contract(enable_xdoc_attention(batch, contract) if joined else batch, contract)
+    for part in split_rows(batch, 2):
+        converted = convert_batch_output(part, "thd")
+        assert not validate_training_batch(converted)
+        assert convert_batch_output(converted.copy(), "thd").keys() == converted.keys()
 
 
 def test_an_unknown_format_is_refused() -> None:

@@ -40,6 +40,15 @@ def test_padding_is_told_from_tokens_that_attention_leaves_out(brought: Any, exp
     assert torch.equal(found["padding_mask"], expected)
 
 
+def test_the_order_of_entries_does_not_go_by_what_a_batch_brought() -> None:
+    """A pipeline schedule pairs the entries and the dimensions along which it cuts them by order."""
+    batch: Any = {"input_ids": _IDS + 9, "labels": _IDS + 9, "document_ids": _STRUCTURAL}
+    contract = PackingCapabilities("document_ids", True, return_document_ids=True)
+    brought: list[Any] = [{}, {"padding_mask": _STRUCTURAL == 0}, {"attention_document_ids": _IDS}]
+    found = [list(apply_packing_contract(each | batch, contract)) for each in brought]
+    assert found == [["input_ids", "labels", *found[0][2:]]] * 3
+
+
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("mask_type", PACKED_MASK_TYPES)
 def test_a_hole_is_refused_where_flash_varlen_kwargs_will_be_derived(mask_type: PackedMaskType, flat: bool) -> None:

@@ -71,7 +71,7 @@ def sees(
     if causal:
         visible = visible & (key_places <= query_places)
     if window is not None:
-        distance = query_places - key_places
+        distance = _signed(query_places) - _signed(key_places)
         visible = visible & (distance < window) & (distance > -window)
     return visible | (query_places == key_places)
 
@@ -91,7 +91,7 @@ def seen_range(
         causal: as `sees`.
 
     Returns:
-        Two integer tensors in the shape of `query_places`.
+        Two tensors in the shape of `query_places`, int64.
 
     Raises:
         EncodingError: the window is not a positive int, `causal` no bool, or an argument no integer tensor of a fitting
@@ -110,6 +110,8 @@ def seen_range(
     for field, value in (("starts", starts), ("stops", stops)):
         if not _expands(value, query_places):
             raise _misshapen(field, value, "query_places", query_places)
+    # A place of a narrow dtype could not be moved by the window.
+    query_places, starts, stops = (each.to(torch.int64) for each in (query_places, starts, stops))
     first, last = starts.expand_as(query_places), stops.expand_as(query_places) - 1
     if window is not None:
         first = torch.maximum(first, query_places - (window - 1))
@@ -165,6 +167,11 @@ def fill_visible(plane: Tensor, window: int | None = None) -> None:
     plane.fill_(True).tril_()
     if window is not None:
         plane.triu_(1 - window)
+
+
+def _signed(places: Tensor) -> Tensor:
+    """Give places in a dtype that holds every difference of two, and every window; compiled attention has int32."""
+    return places if places.dtype == torch.int32 else places.to(torch.int64)
 
 
 def _require_integers(**arguments: Tensor) -> None:

@@ -7,7 +7,7 @@ pydantic's own constructors raise pydantic's. Needs pydantic, which nothing else
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, TypedDict
+from typing import Annotated, Any, ClassVar, Final, TypedDict, cast
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from typing_extensions import Self
@@ -53,7 +53,9 @@ class WireModel(BaseModel):
             PackingError: a leaf of it, with every field that is missing, unknown, or of another type or value.
         """
         try:
-            return cls.model_validate(entries)
+            # Of all mappings, a strict model takes a dict alone.
+            given = dict(cast("Mapping[str, object]", entries)) if isinstance(entries, Mapping) else entries
+            return cls.model_validate(given)
         except ValidationError as error:
             raise cls.error(*_problems(cls, error)) from error
 

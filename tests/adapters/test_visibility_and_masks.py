@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from neatpack.adapters import block_causal_mask_bytes, build_block_causal_mask, seen_range, sees, visible_squares
+from neatpack.adapters.arguments import COMPARED_DTYPES, INT32_MAX
 from neatpack.adapters.segments import scan_segments
 from neatpack.adapters.strategies import attention_document_ids
 from neatpack.contracts.errors import EncodingError
@@ -40,6 +41,30 @@ def test_seeing_pair_by_pair_is_the_mask(ids: Tensor, window: int | None) -> Non
     wide, places = ids.to(torch.int64), torch.arange(ids.shape[1])
     found = sees(wide[:, :, None], wide[:, None, :], places[:, None], places[None, :], window=window)
     assert listed(found[:, None]) == _expected(rows_of(ids), window)
+
+
+@holds_for(
+    ids=attention_document_ids(max_batch=1, max_sequence=12),
+    window=_WINDOWS | st.sampled_from((127, 256, INT32_MAX)),
+    causal=st.booleans(),
+    dtypes=st.tuples(st.sampled_from(COMPARED_DTYPES), st.sampled_from(COMPARED_DTYPES)),
+)
+def test_the_width_of_places_changes_nothing_that_is_seen(
+    ids: Tensor, window: int | None, causal: bool, dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
+    (row,), places = rows_of(ids), torch.arange(ids.shape[1])
+    queries, keys = (places.to(dtype) for dtype in dtypes)
+    wide = ids.to(torch.int64)
+    found = sees(wide.mT, wide, queries[:, None], keys, window=window, causal=causal)
+    documents, far = oracle.documents([row]), window or len(row)
+    for query, seen in enumerate(listed(found)):
+        own = next((document.places for document in documents if query in document.places), [query])
+        expected = [key for key in own if abs(key - query) < far and not (causal and key > query)]
+        assert [key for key, is_seen in enumerate(seen) if is_seen] == expected
+    for _, _, own in documents:
+        first, last = seen_range(queries[own], keys[own[0]], keys[own[-1]] + 1, window=window, causal=causal)
+        assert listed(first) == [max(own[0], query - far + 1) for query in own]
+        assert listed(last) == [query if causal else min(own[-1], query + far - 1) for query in own]
 
 
 @holds_for(ids=attention_document_ids(), dtype=_FLOATS, window=_WINDOWS)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
-from collections.abc import Callable
+from collections import ChainMap, UserDict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, cast, get_args
 
 import pytest
@@ -58,6 +60,13 @@ def test_options_cross_the_wire_and_come_back(options: dict[str, Any]) -> None:
     again = WirePackingOptions.read_json(wire.model_dump_json())
     assert again == wire
     assert {**again.to_core(), **options} == again.to_core()
+
+
+@pytest.mark.parametrize("mapping", [MappingProxyType, ChainMap, UserDict])
+def test_any_mapping_is_read(mapping: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    assert WirePackingOptions.read(mapping({"capacity": 5})) == WirePackingOptions(capacity=5)
+    with pytest.raises(PlanError, match="unknown = 1"):
+        WirePackingOptions.read(mapping({"capacity": 5, "unknown": 1}))
 
 
 def test_options_are_the_arguments_of_the_planner_with_its_defaults() -> None:

@@ -151,7 +151,8 @@ def pack_documents(
     """
     vocabulary = min(256, vocabulary)
     lengths = IMAGE_LENGTHS if images else LENGTHS
-    documents = [torch.tensor(list(text), dtype=torch.int64) % vocabulary for text in excerpts(texts, lengths)]
+    texts_of_bytes = (torch.tensor(list(text), dtype=torch.int64, device="cpu") for text in excerpts(texts, lengths))
+    documents = [text % vocabulary for text in texts_of_bytes]
     documents = with_images(documents) if images else documents
     batch = collate_documents(documents, plan_rows(lengths, CAPACITY, method="first_fit"))
     document_ids = batch.get("document_ids", batch["input_ids"])  # collate_documents always gives them
@@ -162,7 +163,7 @@ def pack_ids(document_ids: Tensor, vocabulary: int, device: torch.device) -> Pac
     """Fill the documents of given ids, int64 `[batch, sequence]`, with random tokens."""
     vocabulary = min(256, vocabulary)
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocabulary, document_ids.shape, generator=generator)
+    tokens = torch.randint(vocabulary, document_ids.shape, generator=generator, device="cpu")
     return read_documents(torch.where(document_ids > 0, tokens, 0).to(device), document_ids.to(device), vocabulary)
 
 

@@ -205,9 +205,8 @@ def read_tokens(answer: Answer, source: int, target: int) -> tuple[int, ...]:
     if not is_watched(answer):
         return ()
     piece, logits = answer.pieces[source], answer.logits[target]
-    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
     read: set[int] = set()
-    for gradient in _gradients(answer, (logits * weights).sum())[piece.call]:
+    for gradient in _gradients(answer, *random_sums([logits], 0))[piece.call]:
         by_token = gradient[piece.row, piece.tokens].flatten(1).abs().amax(dim=1)
         read.update(int(token) for token in (by_token > 0).nonzero())
     return tuple(sorted(read))
@@ -226,8 +225,7 @@ def _perturbation(ask: Ask, packed: PackedDocuments, logits: Sequence[Tensor], u
 def _gradient(answer: Answer, padding: Tensor) -> tuple[Movement | None, float]:
     if not is_watched(answer):
         return None, 0.0
-    generator = torch.Generator().manual_seed(0)
-    parts = [(logits * torch.randn(logits.shape, generator=generator).to(logits)).sum() for logits in answer.logits]
+    parts = random_sums(answer.logits, 0)
     by_padding = 0.0
 
     def effects_on(*groups: Group) -> dict[Group, list[float]]:
@@ -257,7 +255,8 @@ def _by_document(answer: Answer, gradients: Sequence[Sequence[Tensor]]) -> list[
         indices = [index for index, piece in enumerate(answer.pieces) if piece.call == call]
         pieces = [answer.pieces[index] for index in indices]
         lengths = [len(piece.tokens) for piece in pieces]
-        rows = torch.repeat_interleave(torch.tensor([piece.row for piece in pieces]), torch.tensor(lengths))
+        of_pieces = torch.tensor([[piece.row for piece in pieces], lengths], device="cpu")
+        rows = torch.repeat_interleave(*of_pieces)
         tokens = torch.cat([piece.tokens for piece in pieces])
         for gradient in by_leaf:
             by_token = gradient.flatten(2).abs().amax(dim=2)[rows.to(tokens.device), tokens]
@@ -332,14 +331,19 @@ def _greatest(parts: Iterable[Tensor]) -> float:
 
 def _worst(effects: Sequence[float]) -> float:
     """The greatest of them, and NaN where one is NaN."""
-    return float(torch.tensor(effects, dtype=torch.float64).max())
+    return float(torch.tensor(effects, dtype=torch.float64, device="cpu").max())
 
 
 def projected_gradients(answer: Answer) -> list[Tensor]:
     """Derive one random projection of all logits by the embeddings of every call."""
-    generator = torch.Generator().manual_seed(1)
-    parts = [(part * torch.randn(part.shape, generator=generator).to(part)).sum() for part in answer.logits]
-    return [gradient for call in _gradients(answer, torch.stack(parts).sum()) for gradient in call]
+    total = torch.stack(random_sums(answer.logits, 1)).sum()
+    return [gradient for call in _gradients(answer, total) for gradient in call]
+
+
+def random_sums(parts: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Sum each of several tensors up by random weights, which are drawn on the host for every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return [(part * torch.randn(part.shape, generator=generator, device="cpu").to(part)).sum() for part in parts]
 
 
 def is_watched(answer: Answer) -> bool:
@@ -355,7 +359,7 @@ def _gradients_of_each(answer: Answer, values: Sequence[Tensor]) -> list[list[li
             found = torch.autograd.grad(
                 torch.stack(list(values)),
                 leaves,
-                torch.eye(len(values)).to(values[0]),
+                torch.eye(len(values), device="cpu").to(values[0]),
                 retain_graph=True,
                 materialize_grads=True,
                 allow_unused=True,

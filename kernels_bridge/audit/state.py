@@ -53,7 +53,7 @@ def redraw_zeros(borrowed: Borrowed, model: nn.Module) -> None:
             values = parameter.data
             _keep_values(borrowed, values)
             width = parameter.shape[-1] if parameter.ndim > 1 else 1
-            values.copy_(torch.randn(parameter.shape, generator=generator) * 0.5 / width**0.5)
+            values.copy_(torch.randn(parameter.shape, generator=generator, device="cpu") * 0.5 / width**0.5)
 
 
 def _keep_attributes(borrowed: Borrowed, holder: object) -> None:

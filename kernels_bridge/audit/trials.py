@@ -231,7 +231,7 @@ def _named_by_trial(report: PathReport) -> PathReport:
 
 def _with_gaps(sequence: int) -> torch.Tensor:
     """Four rows with padding before documents, between them, or both."""
-    ids = torch.zeros(4, sequence, dtype=torch.int64)
+    ids = torch.zeros(4, sequence, dtype=torch.int64, device="cpu")
     ids[0, 2:9], ids[0, 12:17] = 1, 2
     ids[1, :8], ids[1, 10:] = 1, 2
     ids[2, 5:9], ids[2, 9:] = 1, 2
@@ -241,7 +241,7 @@ def _with_gaps(sequence: int) -> torch.Tensor:
 
 def _with_holes(sequence: int) -> torch.Tensor:
     """Three rows with documents that have holes."""
-    ids = torch.zeros(3, sequence, dtype=torch.int64)
+    ids = torch.zeros(3, sequence, dtype=torch.int64, device="cpu")
     ids[0, :8], ids[0, 8:16] = 1, 2
     ids[1, :9], ids[1, 9:14] = 1, 2
     ids[2, :3], ids[2, 3:4], ids[2, 4:] = 1, 2, 3

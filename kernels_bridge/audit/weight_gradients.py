@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from neatpack.kernels_bridge.audit.probes import is_watched
+from neatpack.kernels_bridge.audit.probes import is_watched, random_sums
 from neatpack.kernels_bridge.audit.report import PathReport
 from neatpack.kernels_bridge.audit.subject import Answer
 
@@ -57,8 +57,7 @@ def _worst_weight(weights: Mapping[str, Tensor], answer: Answer, alone: Answer) 
 
 def _gradients(logits: Sequence[Tensor], weights: Iterable[Tensor]) -> list[Tensor]:
     """Derive one random projection of the logits of documents by all weights."""
-    generator = torch.Generator().manual_seed(2)
-    parts = [(part * torch.randn(part.shape, generator=generator).to(part)).sum() for part in logits]
+    parts = random_sums(logits, 2)
     found = torch.autograd.grad(parts, list(weights), retain_graph=True, materialize_grads=True, allow_unused=True)
     return [gradient.to_dense() for gradient in found]
 

@@ -255,6 +255,14 @@ def test_models_are_audited_in_their_own_dtype(dtype: torch.dtype) -> None:
     assert audit_isolation(Model(Attention(), planted.Convolution(reset=False)).to(dtype)).verdict == "leak"
 
 
+def test_audits_and_proofs_do_not_follow_the_default_device() -> None:
+    model = build_tiny_model("llama")
+    with torch.device("meta"):
+        configure_packing(get_model_attn_implementation(model), model, verify=True)
+        report = audit_isolation(model)
+    assert report.is_clean, report.path.message
+
+
 def test_batches_of_a_loop_are_given_as_they_are() -> None:
     class TakesMask(Model):
         """Takes what Transformers' models do."""

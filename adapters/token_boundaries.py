@@ -58,7 +58,8 @@ def document_ids_from_tokens(
         padding_mask: bool, `[batch, sequence]`, True at padding.
         pad_token_id: take the tokens of this id for padding where they stand outside of documents: at either end of a
             row, after a token that ends a document, or before one that opens it. By default padding is known by the
-            mask alone, since many tokenizers pad with a token that texts hold as well.
+            mask alone, since many tokenizers pad with a token that texts hold as well. So it is where this is one of
+            the special tokens, which without a mask is refused.
         allow_unbroken: accept a batch in which neither token occurs. A wrong id looks the same.
 
     Returns:
@@ -78,7 +79,8 @@ def document_ids_from_tokens(
         tensor([[0, 1, 1, 1, 1, 0, 2, 2]])
     """
     eos, bos = _token_ids(eos_token_id, "eos_token_id"), _token_ids(bos_token_id, "bos_token_id")
-    _require_special_tokens(eos, bos, pad_token_id, tokenizer)
+    _require_special_tokens(eos, bos, tokenizer)
+    _require_pad_token(pad_token_id, (*eos, *bos), padding_mask is not None)
     require_flag(allow_unbroken, "allow_unbroken")
     problems = padded_rows_problems(input_ids, padding_mask, "input_ids")
     if problems:
@@ -87,7 +89,7 @@ def document_ids_from_tokens(
     tokens, padding = read_together(input_ids, mask)
     kept = padding == 0
     ends, opens = (kept & np.any([tokens == token for token in own], axis=0) for own in (eos, bos))
-    if pad_token_id is not None:
+    if pad_token_id is not None and pad_token_id not in (*eos, *bos):
         kept = kept & ~_outside(kept & (tokens == pad_token_id), ends | ~kept, opens | ~kept)
     if not allow_unbroken and not ends.any() and not opens.any():
         message = "neither the token that ends a document nor the one that opens it occurs"
@@ -124,9 +126,16 @@ def _token_ids(value: object, field: str) -> tuple[int, ...]:
     return tuple(require_count(token, field, remedy, least=INT64_MIN, most=INT64_MAX) for token in listed)
 
 
-def _require_special_tokens(eos: tuple[int, ...], bos: tuple[int, ...], pad: object, tokenizer: object) -> None:
+def _require_pad_token(pad: object, special: tuple[int, ...], is_masked: bool) -> None:
     if pad is not None:
         require_count(pad, "pad_token_id", "Give the id of a token.", least=INT64_MIN, most=INT64_MAX)
+    if pad in special and not is_masked:
+        message = "is a token that documents hold, so the padding of a row cannot be told from its last document"
+        remedy = "Pass padding_mask, or call document_ids_from_lengths(...)."
+        raise EncodingError(Problem("pad_token_id", message, "disagreement", value=pad, remedy=remedy))
+
+
+def _require_special_tokens(eos: tuple[int, ...], bos: tuple[int, ...], tokenizer: object) -> None:
     if not eos and not bos:
         remedy = "Give eos_token_id=..., bos_token_id=..., or both, as the texts were made."
         raise EncodingError(Problem("eos_token_id", "no token tells documents apart", "missing", remedy=remedy))
@@ -135,10 +144,6 @@ def _require_special_tokens(eos: tuple[int, ...], bos: tuple[int, ...], pad: obj
         message = "is eos_token_id as well"
         remedy = "Give one of the two: the token either ends documents or opens them."
         raise EncodingError(Problem("bos_token_id", message, "disagreement", value=both, remedy=remedy))
-    if pad in (*eos, *bos):
-        message = "is a token that documents hold, so the padding of a row cannot be told from its last document"
-        remedy = "Pass padding_mask instead, or document_ids_from_lengths(...)."
-        raise EncodingError(Problem("pad_token_id", message, "disagreement", value=pad, remedy=remedy))
     if tokenizer is not None:
         for field, tokens in (("eos_token_id", eos), ("bos_token_id", bos)):
             _require_own_tokens(tokenizer, field, tokens)

@@ -41,8 +41,8 @@ def unpack(
             `document_ids` are those as packed. Documents of which nothing is there are left out.
 
     Returns:
-        One tensor `[tokens, ...]` per document, by ascending key; views of `values` but for documents with holes or
-        in several pieces.
+        One tensor `[tokens, ...]` per document, by ascending key; views of `values`, if their rows lie end to end in
+        memory, but for documents with holes or in several pieces.
 
     Raises:
         DocumentIdsError: the ids are malformed.

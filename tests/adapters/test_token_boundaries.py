@@ -83,6 +83,16 @@ def test_padding_that_is_an_end_token_is_known_by_the_mask() -> None:
     assert "padding_mask" in caught.value.problems[0].remedy
 
 
+@pytest.mark.parametrize("padding", [[4], [4, 5, 6], [0], []])
+def test_beside_a_mask_a_token_that_documents_hold_pads_nothing(padding: list[int]) -> None:
+    tokens, mask = torch.tensor([[5, 6, 2, 7, 2, 2, 2]]), torch.zeros(1, 7, dtype=torch.bool)
+    mask[:, padding] = True
+    for special in ("eos_token_id", "bos_token_id"):
+        arguments: dict[str, Any] = {special: [1, 2], "padding_mask": mask}
+        expected = document_ids_from_tokens(tokens, **arguments)
+        assert torch.equal(document_ids_from_tokens(tokens, pad_token_id=2, **arguments), expected)
+
+
 @pytest.mark.parametrize(
     ("tokens", "ids"),
     [

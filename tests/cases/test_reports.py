@@ -172,7 +172,9 @@ def _segments_with_axes(given: Given) -> Answer:
 def _segments_from_tokens(given: Given) -> Answer:
     tokens = torch.tensor(given["tokens"])
     special: dict[str, Any] = {f"{name}_token_id": given.get(f"{name}_id") for name in ("eos", "bos", "pad")}
-    return _described(document_ids_from_tokens(tokens, padding_mask=_padding(given, tokens.shape), **special))
+    told = given.keys() & {"pad_mask", "attention_mask", "tail_pad"}
+    mask = _padding(given, tokens.shape) if told else None
+    return _described(document_ids_from_tokens(tokens, padding_mask=mask, **special))
 
 
 def _mask(given: Given) -> Answer:
@@ -688,6 +690,11 @@ _ALIKE: Final[list[tuple[str, Given, Answer]]] = [
         "segments_from_tokens",
         {"tokens": [[5, 9, 9, 9]], "eos_id": 9, "pad_mask": [[False, False, True, True]]},
         {"lengths": [2], "pad_mask": [[False, False, True, True]]},
+    ),
+    (
+        "segments_from_tokens",
+        {"tokens": [[5, 9, 7, 9, 9]], "eos_id": 9, "pad_id": 9, "tail_pad": 1},
+        {"lengths": [2, 2], "cu_seqlens": [0, 2, 4]},
     ),
     (
         "segments_from_tokens",

@@ -70,11 +70,12 @@ def check_metadata(segments: Segments, given: Mapping[str, object], arrays: Mapp
     if indices.shape != expected.shape:
         raise disagreement(name, message, "shape", indices.shape)
     raise_first(name, np.maximum(indices, -1) != expected, indices, message)
+    message = "cuts the kept tokens elsewhere than the ids do"
     for row, (found, wanted) in enumerate(zip(np.atleast_2d(offsets), bounds, strict=True)):
-        used = used_offsets(found)
-        if used is None or not np.array_equal(np.unique(used), wanted[wanted >= 0]):
-            message = "cuts the kept tokens elsewhere than the ids do"
-            raise disagreement("cu_seqlens", message, "disagreement", found.tolist(), row)
+        # Boundaries may repeat, and any negative number is fill, of which there is some here in every case.
+        filled = np.append(np.maximum(found, -1), -1)
+        columns = np.flatnonzero(np.diff(filled, prepend=-2))
+        _require_same("cu_seqlens", message, row, filled, columns, np.append(wanted[wanted >= 0], -1))
     if given.get("max_seqlen") is not None:
         _check_longest("max_seqlen", given["max_seqlen"], segments.documents.longest)
 
@@ -94,14 +95,11 @@ def check_lengths(segments: Segments, arrays: Mapping[str, Array]) -> None:
         for row, lengths in enumerate(arrays[name]):
             these = slice(heads[row], heads[row] + documents.counts[row])
             starts, ends = (at[these] - row * segments.sequence for at in (documents.starts, documents.ends))
-            found = lengths[lengths > 0]
-            stops = np.cumsum(found)
-            real = name == "seq_lens" and np.array_equal(found, ends - starts)
-            padded = name == "seq_lens_padded" and np.array_equal(stops - found, starts)
-            covers = (stops[-1:] == segments.sequence).all()
-            if not real and not (padded and (stops >= ends).all() and covers):
-                message = "counts other documents than the ids do"
-                raise disagreement(name, message, "disagreement", lengths.tolist(), row)
+            slots = np.diff(np.append(starts, segments.sequence))
+            slots[:1] *= starts[:1] == 0  # Padding before the first document is in no slot: no lengths are right.
+            wanted = ends - starts if name == "seq_lens" else slots
+            message = "counts other documents than the ids do"
+            _require_same(name, message, row, lengths, np.flatnonzero(lengths > 0), wanted)
     if len(given) > 1:
         _require_pairs(*(arrays[name] for name in given))
 
@@ -191,6 +189,15 @@ def _require_pairs(real: Array, padded: Array) -> None:
     if wrong.size:
         row = int(wrong[0])
         raise disagreement(name, message, "disagreement", padded[row].tolist(), row)
+
+
+def _require_same(name: str, message: str, row: int, entries: Array, columns: Integers, wanted: Array) -> None:
+    """Raise at the first of the entries in these columns that is another than the wanted one."""
+    size = min(columns.size, wanted.size)
+    differ = np.append(entries[columns[:size]] != wanted[:size], columns.size != wanted.size)
+    if differ.any():
+        position = int(np.append(columns, entries.size)[differ.argmax()])
+        raise disagreement(name, message, "disagreement", next(iter(entries[position:].tolist()), None), row, position)
 
 
 def _refuse_holes(name: str, segments: Segments) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import require_count, require_readable
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
+from neatpack.adapters.offsets import wrong_offset
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems, padding_mask_problems
@@ -122,15 +123,17 @@ def _require_mask(padding_mask: Tensor, offsets: Tensor) -> None:
 
 
 def _require_covering(offsets: npt.NDArray[np.int32], sequence: int) -> None:
-    """Check offsets row by row, and name the first row that is wrong."""
+    """Check offsets row by row, and name the first one that is wrong."""
     wrong = np.ones(offsets.shape[0], np.bool_)
     if offsets.shape[1] > 1:
         wrong = (offsets[:, 0] != 0) | (offsets[:, -1] != sequence) | (np.diff(offsets, axis=1) < 0).any(axis=1)
     if wrong.any():
         row = int(np.argmax(wrong))
+        position = wrong_offset(offsets[row], sequence) or 0
         message = f"must start at zero, never fall, and end at the row length, {sequence}"
         remedy = "Give the offsets of the whole row, padding included, and repeat the last one where none is left."
-        raise EncodingError(Problem("cu_seqlens", message, "value", row, value=offsets[row].tolist(), remedy=remedy))
+        value = next(iter(offsets[row, position:].tolist()), None)
+        raise EncodingError(Problem("cu_seqlens", message, "value", row, position, value, remedy))
 
 
 def _require_longest(given: Integers, tokens: Integers) -> None:

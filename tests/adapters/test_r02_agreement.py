@@ -285,7 +285,7 @@ def test_padded_lengths_cover_the_row() -> None:
     """In one stream, every later row would begin too early."""
     ids = torch.tensor([[1, 1, 0], [1, 1, 0]])
     check_agreement(ids, {"seq_lens_padded": torch.tensor([[3], [3]])})
-    with pytest.raises(EncodingError, match=r"seq_lens_padded\[row 0\]"):
+    with pytest.raises(EncodingError, match=r"seq_lens_padded\[row 0, position 0\] = 2"):
         check_agreement(ids, {"seq_lens_padded": torch.tensor([[2], [3]])})
 
 
@@ -323,12 +323,35 @@ def test_the_index_that_is_wrong_is_named(
     )
 
 
-@pytest.mark.parametrize("offsets", [[0, 4, 2], [0, -1, 2, 4], [2, 0, 4]])
-def test_gathered_offsets_rise_up_to_what_is_unused(offsets: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("name", "entries", "position", "value"),
+    [
+        ("seq_lens", [2, 1, 1], 1, 1),
+        ("seq_lens", [-1000, 2, 3], 2, 3),
+        ("seq_lens", [2, 2, 1], 2, 1),
+        ("seq_lens", [2, 0, 0], 3, None),
+        ("seq_lens_padded", [3, 2, 0], 0, 3),
+        ("seq_lens_padded", [2, 2, 0], 1, 2),
+        ("seq_lens_padded", [2, 0, 0], 3, None),
+    ],
+)
+def test_the_length_that_is_wrong_is_named(name: str, entries: list[int], position: int, value: int | None) -> None:
+    ids = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 2, 2, 0]])
+    with pytest.raises(EncodingError, match="counts other documents") as caught:
+        check_agreement(ids, {name: torch.tensor([[5, 0, 0], entries])})
+    problem = caught.value.problems[0]
+    assert (problem.row, problem.position, problem.value) == (1, position, value)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "position"),
+    [([0, 4, 2], 1), ([0, -1, 2, 4], 1), ([2, 0, 4], 0), ([0, 2, 4, -1, 4], 4), ([0, 2, 4, 5], 3), ([0, 2], 2)],
+)
+def test_gathered_offsets_rise_up_to_what_is_unused(offsets: list[int], position: int) -> None:
     indices = build_packed_sequence_metadata(_IDS)["packed_token_indices"]
     right = torch.tensor([[0, 2, 4, 4, -1, -7]])
     check_agreement(_IDS, {"packed_token_indices": indices, "cu_seqlens": right})
-    with pytest.raises(EncodingError, match=r"cu_seqlens\[row 0\]"):
+    with pytest.raises(EncodingError, match=rf"cu_seqlens\[row 0, position {position}\]"):
         check_agreement(_IDS, {"packed_token_indices": indices, "cu_seqlens": torch.tensor([offsets])})
 
 

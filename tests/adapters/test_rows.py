@@ -206,8 +206,22 @@ def test_a_mask_of_other_rows_is_refused() -> None:
 def test_offsets_without_a_segment_are_refused(columns: int) -> None:
     nothing = torch.zeros(2, columns, dtype=torch.int32)
     rows = PhysicalRows(nothing, torch.zeros(2, dtype=torch.int32))
-    with pytest.raises(EncodingError, match=r"cu_seqlens\[row 0\] = \[0?\]: must start at zero"):
+    with pytest.raises(EncodingError, match=r"cu_seqlens\[row 0, position 0\].*: must start at zero"):
         document_ids_from_row_offsets(rows, torch.ones(2, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "position", "value"),
+    [([0, 3, 1, 4], 2, 1), ([1, 3, 3, 4], 0, 1), ([0, 2, 3, 3], 3, 3), ([0, 5, 5, 4], 3, 4)],
+)
+def test_the_offset_that_is_wrong_is_named(offsets: list[int], position: int, value: int) -> None:
+    rows = PhysicalRows(
+        torch.tensor([[0, 4, 4, 4], offsets], dtype=torch.int32), torch.full((2,), 4, dtype=torch.int32)
+    )
+    with pytest.raises(EncodingError) as caught:
+        document_ids_from_row_offsets(rows, torch.zeros(2, 4, dtype=torch.bool))
+    problem = caught.value.problems[0]
+    assert (problem.row, problem.position, problem.value) == (1, position, value)
 
 
 def test_a_token_behind_padding_in_one_segment_is_told_by_its_place() -> None:

@@ -185,10 +185,7 @@ def _require_pairs(real: Array, padded: Array) -> None:
     name, message = "seq_lens_padded", "does not count each document in the column in which seq_lens does"
     if real.shape != padded.shape:
         raise disagreement(name, message, "shape", padded.shape)
-    wrong = np.flatnonzero(((real > 0) != (padded > 0)).any(axis=1))
-    if wrong.size:
-        row = int(wrong[0])
-        raise disagreement(name, message, "disagreement", padded[row].tolist(), row)
+    raise_first(name, (real > 0) != (padded > 0), padded, message)
 
 
 def _require_same(name: str, message: str, row: int, entries: Array, columns: Integers, wanted: Array) -> None:

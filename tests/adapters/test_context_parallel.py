@@ -147,6 +147,9 @@ def test_ids_that_contradict_one_another_are_refused() -> None:
     batch = training_batch([[1, 1, 2, 2]], _packed_seq_ids=tensor([[1, 2, 2, 2]]))
     with pytest.raises(EncodingError, match="document_ids"):
         shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
+    batch = training_batch([[1, 1, 2, 2]], padding_mask=tensor([[1, 1, 1, 0]]) == 0)
+    with pytest.raises(EncodingError, match=r"padding_mask\[row 0, position 3\] = True"):
+        shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
 
 
 def test_lengths_that_ranks_cannot_share_are_refused() -> None:

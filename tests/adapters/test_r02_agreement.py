@@ -296,7 +296,7 @@ def test_lengths_of_a_document_stand_in_one_column(real: list[list[int]], padded
     """Consumers pair the two by column, so that documents would take the slots of others."""
     for name, lengths in (("seq_lens", real), ("seq_lens_padded", padded)):
         check_agreement(_IDS, {name: torch.tensor(lengths)})
-    with pytest.raises(EncodingError, match=r"seq_lens_padded\[row 0\] = .*column"):
+    with pytest.raises(EncodingError, match=r"seq_lens_padded\[row 0, position [01]\] = .*column"):
         check_agreement(_IDS, {"seq_lens": torch.tensor(real), "seq_lens_padded": torch.tensor(padded)})
 
 
@@ -321,6 +321,12 @@ def test_the_index_that_is_wrong_is_named(
         position,
         value,
     )
+
+
+@pytest.mark.parametrize("lengths", [[2], [3], [1, 2], [0]])
+def test_padded_lengths_cannot_stand_beside_padding_before_the_first_document(lengths: list[int]) -> None:
+    with pytest.raises(EncodingError, match=r"seq_lens_padded\[row 0, position [01]\].*counts other documents"):
+        check_agreement(torch.tensor([[0, 1, 1]]), {"seq_lens_padded": torch.tensor([lengths])})
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,8 @@ def _require_placed(segments: Segments, keys: Integers | None, groups: list[list
             raise BatchError(Problem("document_keys", message, "disagreement", row, value=key, remedy=remedy))
         found = int((documents.ends - documents.starts)[group].sum())
         if found != placed[key]:
-            message = f"has {found} tokens here, and the plan placed {placed[key]}: a piece is missing"
-            remedy = "Give all rows of a document that was cut."
+            message = f"has {found} tokens here, and the plan placed {placed[key]}"
+            remedy = "Give all rows of a document that was cut, and the plan of which they were collated."
             raise BatchError(Problem("document_keys", message, "disagreement", row, value=key, remedy=remedy))
 
 

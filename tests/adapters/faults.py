@@ -148,6 +148,22 @@ def written_in_place(original: Callable[..., Sequence[npt.NDArray[Any]]]) -> Cal
     return planted
 
 
+def filled_beforehand(check: Callable[..., None]) -> Callable[..., None]:
+    """Take tokens out of the caller's own ids."""
+
+    def planted(eligibility: Tensor, document_ids: Tensor) -> None:
+        check(eligibility, document_ids)
+        document_ids.masked_fill_(~eligibility, 0)
+
+    return planted
+
+
+def emptied(batch: Any) -> Any:
+    """Take an entry out of the caller's own mapping."""
+    batch.pop("position_ids", None)
+    return batch
+
+
 def uncut(segments: Segments, _longest: int) -> npt.NDArray[np.int32]:
     """Leave long padding whole."""
     return segments.bounds.astype(np.int32)
@@ -435,6 +451,18 @@ def dealt_in_turn(rows: Integers, _costs: object, shape: tuple[int, int]) -> Any
 def drawn_anew(count: int, _seed: int) -> Integers:
     """Draw another order each time."""
     return np.random.default_rng().permutation(count)
+
+
+def window_lost_in_chunks(
+    original: Callable[..., object], segments: object, dtype: object, window: object, *, chunk: object, **options: Any
+) -> object:
+    """Let a chunk stand for the window."""
+    return original(segments, dtype, None if chunk else window, chunk=chunk, **options)
+
+
+def long_by_the_first_row(scan: Any) -> Any:
+    """Hold all rows for as long as the first one."""
+    return scan._replace(too_long=scan.too_long[:1].expand_as(scan.too_long))
 
 
 def nothing_done(original: Callable[[Any, int], object]) -> Callable[[Any, int], object]:

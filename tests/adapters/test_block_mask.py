@@ -130,6 +130,14 @@ def test_the_mask_function_says_who_sees_whom(rows: Rows, causal: bool, window: 
         assert torch.equal(found[:, None], build_block_causal_mask(tensor(rows), window=window))
 
 
+def test_more_documents_than_16_bits_number_are_told_apart() -> None:
+    ids = torch.arange(1, 2**16 + 2)[None]
+    bounds = StaticBounds(ids.shape[1], 2 * ids.shape[1], 1)
+    for mask in (build_block_mask(ids, causal=False), static_block_mask(ids, bounds, causal=False)[0]):
+        head, first, *later = (torch.tensor(place) for place in (0, 0, 2**8, 2**15, 2**16))
+        assert not any(mask.mask_mod(head, head, each, first) for each in later)
+
+
 @settings(max_examples=50)
 @holds_for(rows=LAYOUTS, causal=st.booleans(), window=WINDOWS)
 def test_a_mask_comes_back_from_pickling_and_copying(rows: Rows, causal: bool, window: int | None) -> None:

@@ -21,6 +21,7 @@ from neatpack.adapters import (
     indexed_masks,
     kernel_arguments,
     labels,
+    layer_masks,
     loader_contract,
     masks,
     neat_metadata,
@@ -33,8 +34,10 @@ from neatpack.adapters import (
     segments,
     spans,
     token_boundaries,
+    token_fields,
     training_batch,
     unpacking,
+    visibility,
     wire,
     yielding,
 )
@@ -231,6 +234,12 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("written when joined", training_batch, "read_together", faults.written_in_place),
         Fault("written when checked", agreement, "read_together", faults.written_in_place),
         Fault("labels filled in place", Tensor, "masked_fill", swap(Tensor.masked_fill_)),
+        Fault("ids filled in place", training_batch, "_require_eligibility", faults.filled_beforehand),
+    ],
+    "test_no_function_of_a_batch_writes_to_what_it_holds": [
+        Fault("labels filled in place", Tensor, "masked_fill", swap(Tensor.masked_fill_)),
+        Fault("written when read", token_fields, "_as_signed", before(Tensor.zero_)),
+        Fault("moved in place", token_fields, "batch_shape", before(faults.emptied)),
     ],
     "test_results_share_no_memory_with_the_ids": [
         Fault("labels filled in place", Tensor, "masked_fill", swap(Tensor.masked_fill_)),
@@ -342,6 +351,10 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("steps come back", RankPlan, "state", faults.nothing_done),
         Fault("carried rows forgotten", RankPlan, "state", after(lambda state: {**state, "carried": []})),
     ],
+    "test_what_is_left_is_dealt_to_others_as_a_plan_of_its_own": [
+        Fault("seed forgotten", RankPlan, "state", after(lambda state: {**state, "seed": 0})),
+        Fault("remainder of before", balancing, "require_remainder", after(lambda _: "carry")),
+    ],
     "test_unpacking_leaves_holes_and_padding_out": [
         Fault("holes returned", unpacking, "as_segments", after(faults.holes_as_tokens)),
     ],
@@ -351,9 +364,14 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("holes seen", Segments, "holes", held(lambda holes: holes[:0])),
         Fault("squares from the row's start", masks, "visible_squares", faults.squares_from(0, 0)),
     ],
+    "test_the_width_of_places_changes_nothing_that_is_seen": [
+        Fault("distances wrap", visibility, "_signed", swap(lambda places: places)),
+        Fault("window one short", visibility, "require_window", after(lambda window: window and max(window - 1, 1))),
+    ],
     "test_each_type_of_layer_gets_the_mask_of_its_view": [
         Fault("chunks of the row", masks, "visible_squares", given(chunk=None)),
         Fault("window one short", masks, "fill_visible", swap(faults.window_one_short)),
+        Fault("window lost in chunks", layer_masks, "build_block_causal_mask", instead(faults.window_lost_in_chunks)),
     ],
     "test_each_token_is_in_the_document_that_the_special_tokens_say": [
         Fault("padding taken for documents", token_boundaries, "read_together", after(faults.last_unread)),

@@ -163,6 +163,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_the_first_fault_is_told_alike_by_all": [
         Fault("returning ids pass", StaticScan, "returning", after(torch.zeros_like)),
         Fault("holes pass", StaticScan, "after_holes", after(torch.zeros_like)),
+        Fault("lengths of the first row", static, "as_scan", after(faults.long_by_the_first_row)),
     ],
     "test_what_is_told_is_raised": [Fault("nothing raises", test_static_status, "raise_if_invalid", returns(None))],
     "test_dense_masks_are_those_without_bounds": [Fault("window one wider", static_masks, "sees", _WIDER)],

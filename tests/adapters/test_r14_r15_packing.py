@@ -230,6 +230,10 @@ def test_a_plan_that_is_of_other_documents_is_refused() -> None:
         unpack(values, ids, keys, plan=plan_rows([2], 3))
     with pytest.raises(BatchError, match=r"document_keys\[row 0\] = 0: has 2 tokens here, and the plan placed 3"):
         unpack(values, ids, keys, plan=plan_rows([3, 1], 4))
+    with pytest.raises(
+        BatchError, match=r"document_keys\[row 0\] = 0: has 2 tokens here, and the plan placed 1\. Give"
+    ):
+        unpack(values, ids, keys, plan=plan_rows([1, 1], 4))
     with pytest.raises(BatchError, match="means nothing without keys"):
         unpack(values, ids, plan=plan_rows([2, 1], 3))
     with pytest.raises(PlanError, match="plan"):

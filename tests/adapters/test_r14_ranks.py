@@ -159,6 +159,32 @@ def test_resuming_loses_and_repeats_nothing(
     assert -1 not in _dealt(resumed) or group.remainder == "pad"
 
 
+@holds_for(lengths=_LENGTHS, capacity=st.integers(4, 16), group=_GROUPS, other=_GROUPS, data=st.data())
+def test_what_is_left_is_dealt_to_others_as_a_plan_of_its_own(
+    lengths: list[int], capacity: int, group: Group, other: Group, data: st.DataObject
+) -> None:
+    """By the seed of before, and by another remainder where one is given."""
+    assume((group.ranks, group.rows_per_rank) != (other.ranks, other.rows_per_rank))
+    given = plan_rows(lengths, capacity, overlong="split")
+    assume(_can_fill(given.documents.size, len(given), group))
+    plan = group.balance(given)
+    state = json.loads(json.dumps(plan.state(data.draw(st.integers(0, len(plan))))))
+    left = sorted(row for row in [*np.ravel(state["steps"]).astype(int).tolist(), *plan.carried] if row >= 0)
+    pieces = [piece for row in left for piece in plan.rows.pieces[row]]
+    assume(left and _can_fill(len(pieces), len(left), other))
+    numbers = iter(range(len(pieces)))
+    rest = RowPlan.from_rows(
+        [[next(numbers) for _ in plan.rows.pieces[row]] for row in left],
+        [piece.stop - piece.start for piece in pieces],
+        capacity,
+    )
+    expected = other._replace(seed=group.seed).balance(rest)
+    resumed = resume_rows(state, ranks=other.ranks, rows_per_rank=other.rows_per_rank, remainder=other.remainder)
+    assert resumed.loads.tolist() == expected.loads.tolist()
+    assert resumed.carried == tuple(left[row] for row in expected.carried)
+    assert (resumed.seed, resumed.remainder) == (group.seed, other.remainder)
+
+
 @holds_for(
     lengths=_LENGTHS, capacity=st.integers(4, 16), bound=st.integers(1, 4), group=_GROUPS, other=_GROUPS, data=st.data()
 )

@@ -309,24 +309,26 @@ def _require_flat(indices: npt.NDArray[Any], offsets: npt.NDArray[Any], batch: i
 def _require_rows(
     indices: npt.NDArray[Any], offsets: npt.NDArray[Any], used: npt.NDArray[np.bool_], sequence: int
 ) -> None:
-    """Check batch-major metadata row by row, and name the first row that is wrong."""
-    last = np.where(used, offsets, 0).max(axis=1)
-    faults = {
-        "must start at zero": offsets[:, 0] != 0,
-        "has a boundary after an unused one": ((offsets >= 0) & ~used).any(axis=1),
-        "must never fall": ((np.diff(offsets, axis=1) < 0) & used[:, 1:]).any(axis=1),
-        "must end at the number of kept tokens of the row": last != (indices >= 0).sum(axis=1),
+    """Check batch-major metadata row by row, and name the first entry that is wrong."""
+    last = np.array(used)
+    last[:, :-1] &= ~used[:, 1:]
+    faults: dict[str, npt.NDArray[np.bool_]] = {
+        "must start at zero": (offsets != 0) & (np.arange(offsets.shape[1]) == 0),
+        "has a boundary after an unused one": (offsets >= 0) & ~used,
+        "must never fall": (np.diff(offsets, axis=1, prepend=0) < 0) & used,
+        "must end at the number of kept tokens of the row": last & (offsets != (indices >= 0).sum(axis=1)[:, None]),
     }
     for message, wrong in faults.items():
-        if bool(wrong.any()):
-            row = int(np.argmax(wrong))
-            value = offsets[row].tolist()
-            raise EncodingError(Problem("cu_seqlens", message, "value", row, value=value, remedy=_REMEDY))
+        _refuse("cu_seqlens", offsets, wrong, message)
     greatest = np.maximum.accumulate(indices, axis=1)
     wrong = indices >= sequence
     wrong[:, 1:] |= (indices[:, 1:] >= 0) & (indices[:, 1:] <= greatest[:, :-1])
+    message = f"must ascend within the row and stay below its length, {sequence}"
+    _refuse("packed_token_indices", indices, wrong, message)
+
+
+def _refuse(field: str, entries: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], message: str) -> None:
     if bool(wrong.any()):
         row, position = (int(axis[0]) for axis in np.nonzero(wrong))
-        message = f"must ascend within the row and stay below its length, {sequence}"
-        value = int(indices[row, position])
-        raise EncodingError(Problem("packed_token_indices", message, "value", row, position, value, _REMEDY))
+        value = int(entries[row, position])
+        raise EncodingError(Problem(field, message, "value", row, position, value, _REMEDY))

@@ -716,6 +716,23 @@ def test_offsets_for_a_kernel_have_their_coordinates() -> None:
     assert caught.value.problems[0].field == "flat"
 
 
+@pytest.mark.parametrize(
+    ("offsets", "told"),
+    [
+        ([[0, 2, 3], [1, 2, -1]], r"cu_seqlens\[row 1, position 0\] = 1: must start at zero"),
+        ([[0, 2, 3], [-1, -1, -1]], r"cu_seqlens\[row 1, position 0\] = -1: must start at zero"),
+        ([[0, -1, 3], [0, 2, -1]], r"cu_seqlens\[row 0, position 2\] = 3: has a boundary after an unused one"),
+        ([[0, 2, 3], [0, 2, 1]], r"cu_seqlens\[row 1, position 2\] = 1: must never fall"),
+        ([[0, 2, 3], [0, 1, -1]], r"cu_seqlens\[row 1, position 1\] = 1: must end at the number of kept tokens"),
+        ([[0, 2, 4], [0, 2, 2]], r"cu_seqlens\[row 0, position 2\] = 4: must end at the number of kept tokens"),
+    ],
+)
+def test_offsets_of_rows_name_the_first_that_is_wrong(offsets: list[list[int]], told: str) -> None:
+    indices = torch.tensor([[0, 1, 2], [0, -1, 2]])
+    with pytest.raises(EncodingError, match=told):
+        flatten_packed_sequence_metadata(indices, torch.tensor(offsets), 2, 3)
+
+
 def test_flat_metadata_is_of_as_many_places_as_int32_counts() -> None:
     indices, offsets = torch.tensor([0, 1, 2]), torch.tensor([0, 2, 2, 3], dtype=torch.int32)
     assert listed(document_ids_from_metadata(indices, offsets, (1, 3))) == [[1, 1, 2]]

@@ -365,7 +365,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("squares from the row's start", masks, "visible_squares", faults.squares_from(0, 0)),
     ],
     "test_the_width_of_places_changes_nothing_that_is_seen": [
-        Fault("distances wrap", visibility, "_signed", swap(lambda places: places)),
+        Fault("distances wrap", visibility, "_signed", swap(faults.as_it_came)),
         Fault("window one short", visibility, "require_window", after(lambda window: window and max(window - 1, 1))),
     ],
     "test_each_type_of_layer_gets_the_mask_of_its_view": [

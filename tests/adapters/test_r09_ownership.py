@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Final, cast
 
@@ -158,7 +158,7 @@ def test_no_function_of_a_batch_writes_to_what_it_holds(batch: TrainingBatch[Ten
 
 
 @contextmanager
-def unwritten(batch: TrainingBatch[Tensor]) -> Iterator[None]:
+def unwritten(batch: TrainingBatch[Tensor]) -> Generator[None, None, None]:
     """Require that no tensor of a batch is written to, by torch or through an array of numpy's."""
     came = [value for value in batch.values() if isinstance(value, Tensor)]
     before = [(value.clone(), value._version) for value in came]

@@ -164,7 +164,8 @@ def _readable(document_ids: Tensor, given: Mapping[str, object]) -> dict[str, Te
     for name in (*TOKEN_FIELDS, *FLASH_FIELDS, *METADATA_FIELDS, *LENGTH_FIELDS):
         value = given.get(name)
         dense = name == "attention_mask" and isinstance(value, Tensor) and value.ndim == 4
-        if value is None or value is document_ids or name in _COUNTS or dense:
+        are_ids = value is document_ids and name in (*IDS, "attention_mask")
+        if value is None or are_ids or name in _COUNTS or dense:
             continue
         problems = tensor_problems(value, name)
         if problems or not isinstance(value, Tensor):

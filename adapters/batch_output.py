@@ -46,8 +46,8 @@ def convert_batch_output(
     Example:
         >>> import torch
         >>> ids = torch.tensor([[1, 1, 2, 0]])
-        >>> batch = {"input_ids": ids, "labels": ids, "position_ids": ids, "padding_mask": ids == 0}
-        >>> batch["document_ids"] = ids
+        >>> batch = {"input_ids": ids, "labels": ids, "padding_mask": ids == 0, "document_ids": ids}
+        >>> batch["position_ids"] = torch.tensor([[0, 1, 0, 0]])
         >>> convert_batch_output(batch, "thd")["seq_lens_padded"]
         tensor([[2, 2]])
     """

@@ -361,6 +361,18 @@ def test_gathered_offsets_rise_up_to_what_is_unused(offsets: list[int], position
         check_agreement(_IDS, {"packed_token_indices": indices, "cu_seqlens": torch.tensor([offsets])})
 
 
+@pytest.mark.parametrize(
+    "names",
+    [("position_ids",), ("padding_mask",), ("seq_lens",), ("packed_token_indices", "cu_seqlens"), ("cu_seq_lens_q",)],
+)
+def test_the_ids_themselves_are_no_other_encoding(names: tuple[str, ...]) -> None:
+    """What is compared are values, so that a tensor that came in twice is refused as its copy would be."""
+    for ids in (_IDS, _IDS.clone()):
+        with pytest.raises(EncodingError, match="|".join(names)):
+            check_agreement(_IDS, dict.fromkeys(names, ids))
+    check_agreement(_IDS, dict.fromkeys(("attention_mask", "seq_idx", "_packed_seq_ids", "document_ids"), _IDS))
+
+
 def test_a_segment_number_does_not_come_back() -> None:
     """Kernels that scan by chunks compare numbers across whole chunks."""
     ids = torch.tensor([[1, 2, 3, 3, 0]])

@@ -19,7 +19,7 @@ from neatpack.adapters.agreement_per_token import (
     require_restarts,
 )
 from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, tensor_problems
-from neatpack.adapters.batch_entries import given_ids, refuse_kernel_fields
+from neatpack.adapters.batch_entries import batch_shape, entries, given_ids, refuse_kernel_fields
 from neatpack.adapters.boundary_fields import (
     ATTENTION_IDS,
     FLASH_FIELDS,
@@ -33,7 +33,7 @@ from neatpack.adapters.host_arrays import read_together
 from neatpack.adapters.segments import Segments, require_ids_form, scan_array
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PositionPolicy, parse_position_policy
-from neatpack.contracts.errors import EncodingError
+from neatpack.contracts.errors import BatchError, EncodingError, Problem
 
 _MASKS: Final = ("padding_mask", "attention_mask")
 _COUNTS: Final = ("max_length_q", "max_length_k", "max_seqlen")
@@ -138,18 +138,25 @@ def scan_agreeing(
     return ScannedIds(segments, structural, _tokens(arrays))
 
 
-def scan_batch(batch: TrainingBatch[Tensor]) -> tuple[ScannedIds, str]:
-    """Scan the ids of a batch and its padding mask, in one read; the name is that of those that attention goes by.
+def scan_batch(batch: TrainingBatch[Tensor], *others: str) -> tuple[ScannedIds, str]:
+    """Scan the ids of a batch, and check its padding mask and the other entries of these names against them.
+
+    Returns:
+        The scanned ids, and the name of those that attention goes by.
 
     Raises:
-        BatchError: it has no ids.
+        BatchError: it has no ids, or they have not the shape of the tokens.
         DocumentIdsError: ids are malformed.
-        EncodingError: they contradict one another.
+        EncodingError: an entry contradicts them.
     """
-    ids = given_ids(batch, IDS)
-    field = next(iter(ids))
-    given = {**ids, "padding_mask": batch.get("padding_mask")}
-    return scan_agreeing(ids[field], given, field=field, position_policy="sequence"), field
+    shape = batch_shape(batch)
+    field, ids = next(iter(given_ids(batch, IDS).items()))
+    if tuple(ids.shape) != shape:
+        message = f"must have the shape of input_ids, {shape}"
+        remedy = "Cut and pad ids together with the tokens that they belong to."
+        raise BatchError(Problem(field, message, "shape", value=tuple(ids.shape), remedy=remedy))
+    given = {name: entries(batch).get(name) for name in (*IDS, "padding_mask", *others)}
+    return scan_agreeing(ids, given, field=field, position_policy="sequence"), field
 
 
 def _tokens(arrays: Mapping[str, Array]) -> Array | None:

@@ -9,20 +9,13 @@ from typing import cast
 import numpy as np
 from torch import Tensor
 
+from neatpack.adapters.agreement import scan_batch
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
-from neatpack.adapters.batch_entries import (
-    FIELD_RULES,
-    batch_shape,
-    entries,
-    given_ids,
-    holds_tensors,
-    refuse_kernel_fields,
-)
-from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS
-from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.batch_entries import FIELD_RULES, batch_shape, entries, holds_tensors, refuse_kernel_fields
+from neatpack.adapters.boundary_fields import FLASH_FIELDS
 from neatpack.adapters.physical import PADDING_SEGMENTS, PaddingSegments, flash_varlen_kwargs
-from neatpack.adapters.segments import Segments, as_segments
-from neatpack.adapters.token_fields import lists_batches, token_axis
+from neatpack.adapters.segments import Segments
+from neatpack.adapters.token_fields import lists_batches
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
 
@@ -44,8 +37,8 @@ def split_rows(
     Raises:
         BatchError: fewer rows than microbatches, an entry whose rows are not known or not as many, or flat kwargs
             without ids.
-        EncodingError: no such `padding`, or an entry is an argument of kernels.
-        DocumentIdsError: flat kwargs are to be derived, and the ids are malformed or have a hole.
+        EncodingError: no such `padding`, an entry is an argument of kernels, or the flat kwargs contradict the ids.
+        DocumentIdsError: flat kwargs are to be derived, and the ids are malformed.
 
     Example:
         >>> import torch
@@ -59,14 +52,16 @@ def split_rows(
     microbatches = require_count(microbatches, "microbatches", remedy, least=1, most=rows, error=BatchError)
     require_choice(padding, PADDING_SEGMENTS, "padding")
     _require_cuttable(batch)
+    flat = _flat_kwargs(batch)
     sizes = [rows // microbatches + (part < rows % microbatches) for part in range(microbatches)]
     parts: list[dict[str, object]] = [{} for _ in sizes]
     for name, value in entries(batch).items():
-        if name not in FLASH_FIELDS:
+        if name not in flat:
             for part, piece in zip(parts, _cut(name, value, sizes), strict=True):
                 part[name] = piece
-    if any(name in batch for name in FLASH_FIELDS):
-        for part, segments in zip(parts, _split_segments(_scan_ids(batch), sizes), strict=True):
+    if flat:
+        scanned, _ = scan_batch(batch, *FLASH_FIELDS)
+        for part, segments in zip(parts, _split_segments(scanned.attention, sizes), strict=True):
             part.update(flash_varlen_kwargs(segments, padding))
     return [cast("TrainingBatch[Tensor]", part) for part in parts]
 
@@ -105,7 +100,7 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
     """
     rows, _ = batch_shape(batch)
     _require_cuttable(batch)
-    flat = [name for name in FLASH_FIELDS if name in batch]
+    flat = _flat_kwargs(batch)
     if flat:
         message = "counts over all rows of the batch, and does not survive a cut"
         remedy = "Yield the batch without flat=True: a bound model derives it after the cut. Or call split_rows(...)."
@@ -121,22 +116,9 @@ def pipeline_chunk_dims(batch: TrainingBatch[Tensor]) -> dict[str, int | None]:
     }
 
 
-def _scan_ids(batch: TrainingBatch[Tensor]) -> Segments:
-    """Scan the ids that attention goes by, of which flat kwargs are derived.
-
-    Raises:
-        BatchError: the batch has none, or they have not the shape of the tokens.
-        DocumentIdsError: they are malformed, or have a hole.
-    """
-    shape = batch_shape(batch)
-    name, ids = next(iter(given_ids(batch, IDS).items()))
-    if token_axis(name, ids, shape) is None:
-        message = f"must have the shape of input_ids, {shape}"
-        remedy = "Cut and pad ids together with the tokens that they belong to."
-        raise BatchError(Problem(name, message, "shape", value=tuple(ids.shape), remedy=remedy))
-    segments = as_segments(ids, field=name)
-    require_no_holes(segments, name)
-    return segments
+def _flat_kwargs(batch: TrainingBatch[Tensor]) -> list[str]:
+    """List the entries that count over all rows of the batch."""
+    return [name for name in FLASH_FIELDS if entries(batch).get(name) is not None]
 
 
 def _require_cuttable(batch: TrainingBatch[Tensor]) -> None:

@@ -55,6 +55,32 @@ def test_a_pipeline_schedule_cuts_as_the_dimensions_say(rows: Rows, data: st.Dat
             assert torch.equal(chunk[name], value) if isinstance(value, Tensor) else chunk[name] == value
 
 
+def test_flat_kwargs_of_other_documents_are_not_replaced_in_silence() -> None:
+    ids, others = tensor([[1, 1, 2, 2], [1, 1, 1, 0]]), tensor([[1, 2, 2, 2], [1, 1, 1, 0]])
+    batch = training_batch(ids, **flash_varlen_kwargs(others))
+    with pytest.raises(EncodingError, match=r"cu_seq_lens_q\[row 0, position 0\]: has no segment"):
+        split_rows(batch, 2)
+    batch = training_batch(ids, **flash_varlen_kwargs(ids, "run"))
+    split = split_rows(batch, 2)
+    assert split[0]["cu_seq_lens_q"].tolist() == [0, 2, 4]
+    del cast("Any", batch)["max_length_k"]
+    with pytest.raises(EncodingError, match="max_length_k: is missing"):
+        split_rows(batch, 2)
+
+
+def test_flat_kwargs_that_are_none_are_none_of_each_part() -> None:
+    nothing: Any = dict.fromkeys(FLASH_FIELDS)
+    batch = training_batch([[1, 1], [1, 2]], **nothing)
+    assert all(cast("Any", part)[name] is None for part in split_rows(batch, 2) for name in FLASH_FIELDS)
+    assert not any(pipeline_chunk_dims(batch)[name] for name in FLASH_FIELDS)
+
+
+def test_a_hole_that_flat_kwargs_cannot_express_is_named() -> None:
+    batch = training_batch([[1, 1, 1]], _packed_seq_ids=tensor([[1, 0, 1]]), **flash_varlen_kwargs(tensor([[1, 1, 1]])))
+    with pytest.raises(EncodingError, match=r"cu_seq_lens_q\[row 0, position 1\]: cannot express the hole"):
+        split_rows(batch, 1)
+
+
 def test_a_batch_without_data_is_cut_all_the_same() -> None:
     entries = cast("dict[str, Tensor]", training_batch([[1, 1], [1, 2], [1, 0]]))
     batch = cast("TrainingBatch[Tensor]", {name: value.to("meta") for name, value in entries.items()})

@@ -11,10 +11,10 @@ from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, tensor
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
 from neatpack.adapters.disagreement import Array, disagreement, raise_first
 from neatpack.adapters.gathered import gathered_flat
-from neatpack.adapters.host_arrays import Integers, read_together
+from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.neat_metadata import gathered_rows
 from neatpack.adapters.offsets import offsets_of, used_offsets, wrong_offset
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Segments, scan_beside
 from neatpack.contracts.errors import EncodingError, Problem
 
 
@@ -109,7 +109,7 @@ def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tenso
 
     Offsets may count real tokens alone, or places: then each document is a segment that ends with its last token or
     with the padding after it, and never beyond its row. Consumers pair offsets by their columns, so a document has the
-    same one in all. All offsets are read from their device together.
+    same one in all. Ids and offsets are read from their device together.
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
@@ -129,12 +129,12 @@ def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tenso
         neatpack.contracts.errors.EncodingError: cu_seqlens = [0, 3, 4]: cuts elsewhere than the document ids do. \
 Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
     """
-    segments = as_segments(document_ids)
     require_instance(given, Mapping, "given", "Give a dict of offsets by their names.")
     for field, offsets in given.items():
         _require_stream(field, offsets)
+    segments, read = scan_beside(document_ids, *given.values())
     columns: dict[str, Integers] = {}
-    for field, found in zip(given, read_together(*given.values()), strict=True):
+    for field, found in zip(given, read, strict=True):
         own = _columns(used_offsets(found.ravel()), segments)
         if own is None:
             raise disagreement(field, "cuts elsewhere than the document ids do", "disagreement", found.ravel().tolist())

@@ -6,17 +6,18 @@ from dataclasses import replace
 from typing import Final, Literal, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_readable
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.gathered import gathered_flat
-from neatpack.adapters.host_arrays import read_together, to_tensor
+from neatpack.adapters.host_arrays import read_on_host, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.offsets import read_offsets
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Segments, as_segments, require_ids_form, scan_array
 from neatpack.adapters.token_tensors import padding_mask_problems, same_place_problems
 from neatpack.contracts.encodings import GatheredStates, PhysicalStates, SegmentIndex, parse_segment_index
 from neatpack.contracts.errors import DocumentIdsError, EncodingError, Problem
@@ -110,12 +111,11 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
     """
     parse_segment_index(index)
     require_readable(seq_idx=index.seq_idx)
-    ids = (index.seq_idx.to(torch.int64) + 1).clamp_(min=0)
-    if padding_mask is not None:
-        _require_padding_of(index.seq_idx, padding_mask)
-        ids = ids.masked_fill(padding_mask, 0)
+    require_ids_form(index.seq_idx, "seq_idx")
+    numbers, padding = _read_index(index.seq_idx, padding_mask)
+    ids = np.where(padding, 0, numbers.astype(np.int64) + 1)
     try:
-        return canonical_document_ids(as_segments(ids, field="seq_idx"))
+        return canonical_document_ids(scan_array(ids, index.seq_idx.device, "seq_idx"))
     except DocumentIdsError as error:
         problems = (
             replace(problem, value=problem.value - 1) if isinstance(problem.value, int) else problem
@@ -212,22 +212,28 @@ def physical_states(
     return PhysicalStates(on_host.to(segments.device, copy=True), on_host)
 
 
-def _require_padding_of(numbers: Tensor, padding_mask: Tensor) -> None:
+def _read_index(seq_idx: Tensor, padding_mask: Tensor | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    """Read segment numbers and where padding is, or say where a mask contradicts them."""
+    if padding_mask is None:
+        numbers = read_on_host(seq_idx)
+        return numbers, numbers < 0
     problems = padding_mask_problems(padding_mask)
-    problems = problems or same_place_problems(padding_mask, numbers, "padding_mask", "seq_idx")
+    problems = problems or same_place_problems(padding_mask, seq_idx, "padding_mask", "seq_idx")
     if problems:
         raise EncodingError(*problems)
-    read, padding = read_together(numbers, padding_mask)
-    wrong = padding != (read < 0)
-    if not (read < 0).any():
-        wrong = np.zeros(read.shape, np.bool_)
-        wrong[:, 1:] = (padding[:, 1:] != padding[:, :-1]) & (read[:, 1:] == read[:, :-1])
+    numbers, padding = read_together(seq_idx, padding_mask)
+    unused = numbers < 0
+    wrong = padding != unused
+    if not unused.any():
+        wrong[:] = False
+        wrong[:, 1:] = (padding[:, 1:] != padding[:, :-1]) & (numbers[:, 1:] == numbers[:, :-1])
     if wrong.any():
         row, position = (int(axis[0]) for axis in np.nonzero(wrong))
         message = "marks other places as padding than the segment numbers allow"
         remedy = "Derive both from the same ids, or leave the mask out where padding is negative."
         value = bool(padding[row, position])
         raise EncodingError(Problem("padding_mask", message, "disagreement", row, position, value, remedy))
+    return numbers, padding
 
 
 def _require_offset_dtype(dtype: torch.dtype) -> None:

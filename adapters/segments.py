@@ -216,7 +216,7 @@ def scan_segments(document_ids: Tensor, *, field: str = "document_ids") -> Segme
 
 
 def scan_together(**ids: Tensor | Segments) -> list[Segments]:
-    """Scan several ids, in one read together where they lie on one device; errors call them by their keywords.
+    """Scan several ids, read together; errors call them by their keywords.
 
     Raises:
         DocumentIdsError: as `scan_segments`.
@@ -224,13 +224,24 @@ def scan_together(**ids: Tensor | Segments) -> list[Segments]:
     tensors = {name: each for name, each in ids.items() if not isinstance(each, Segments)}
     for name, tensor in tensors.items():
         require_ids_form(tensor, name)
-    if len({tensor.device for tensor in tensors.values()}) != 1:
-        return [as_segments(each, field=name) for name, each in ids.items()]
-    arrays = dict(zip(tensors, read_together(*tensors.values()), strict=True))
+    arrays = dict(zip(tensors, read_together(*tensors.values()), strict=True)) if tensors else {}
     return [
         each if isinstance(each, Segments) else scan_array(arrays[name], each.device, name)
         for name, each in ids.items()
     ]
+
+
+def scan_beside(document_ids: Tensor | Segments, *others: Tensor) -> tuple[Segments, Sequence[npt.NDArray[Any]]]:
+    """Scan ids, and read other integer tensors together with them.
+
+    Raises:
+        DocumentIdsError: as `scan_segments`.
+    """
+    if isinstance(document_ids, Segments):
+        return document_ids, read_together(*others) if others else ()
+    require_ids_form(document_ids, "document_ids")
+    ids, *read = read_together(document_ids, *others)
+    return scan_array(ids, document_ids.device, "document_ids"), read
 
 
 def require_ids_form(document_ids: object, field: str) -> None:

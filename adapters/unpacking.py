@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT64_MAX, INTEGER_DTYPES, require_instance, tensor_problems
-from neatpack.adapters.host_arrays import Integers, read_on_host
+from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.row_plans import RowPlan
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Segments, scan_beside
 from neatpack.adapters.token_tensors import require_values
 from neatpack.contracts.errors import BatchError, PlanError, Problem
 
@@ -58,10 +59,17 @@ def unpack(
         >>> unpack(torch.arange(8).view(2, 4), ids, keys, starts)
         [tensor([2]), tensor([0, 1, 4])]
     """
-    segments = as_segments(document_ids)
+    if document_keys is None and document_starts is not None:
+        remedy = "Give document_keys too, or neither."
+        raise BatchError(Problem("document_starts", "means nothing without keys", "missing", remedy=remedy))
+    given = {"document_keys": document_keys, "document_starts": document_starts}
+    named = {name: tensor for name, tensor in given.items() if tensor is not None}
+    _require_integers(named)
+    segments, read = scan_beside(document_ids, *named.values())
+    numbers = {name: _per_document(segments, each, name) for name, each in zip(named, read, strict=True)}
+    keys, starts = numbers.get("document_keys"), numbers.get("document_starts")
     require_values(values, (segments.batch, segments.sequence), "Give one value per token, padding included.")
-    keys = None if document_keys is None else _per_document(segments, document_keys, "document_keys")
-    groups = _groups(segments, keys, document_starts)
+    groups = _groups(segments, keys, starts)
     if plan is not None:
         _require_placed(segments, keys, groups, plan)
     lengths: list[int] = segments.lengths.tolist()
@@ -76,15 +84,12 @@ def unpack(
     return [pieces[0] if len(pieces) == 1 else torch.cat(pieces) for pieces in joined]
 
 
-def _groups(segments: Segments, keys: Integers | None, starts: Tensor | None) -> list[list[int]]:
+def _groups(segments: Segments, keys: Integers | None, starts: Integers | None) -> list[list[int]]:
     """Give the documents of the rows that make each document of the caller, in the caller's order."""
     documents = segments.documents
     if keys is None:
-        if starts is not None:
-            remedy = "Give document_keys too, or neither."
-            raise BatchError(Problem("document_starts", "means nothing without keys", "missing", remedy=remedy))
         return [[document] for document in range(documents.rows.size)]
-    origins = np.zeros_like(keys) if starts is None else _per_document(segments, starts, "document_starts")
+    origins = np.zeros_like(keys) if starts is None else starts
     order = np.lexsort((origins, keys))
     again = np.append(False, keys[order][1:] == keys[order][:-1])[: order.size]
     if starts is not None:
@@ -131,16 +136,20 @@ def _require_placed(segments: Segments, keys: Integers | None, groups: list[list
             raise BatchError(Problem("document_keys", message, "disagreement", row, value=key, remedy=remedy))
 
 
-def _per_document(segments: Segments, given: Tensor, name: str) -> Integers:
-    """Read one number per document of the rows, `[documents]`, or say which row's do not fit."""
+def _require_integers(given: Mapping[str, Tensor]) -> None:
+    for name, tensor in given.items():
+        problems = tensor_problems(tensor, name)
+        if not problems and tensor.dtype not in INTEGER_DTYPES:
+            problems = [Problem(name, "must hold integers", "dtype", value=tensor.dtype, remedy="Convert it to int64.")]
+        if problems:
+            raise BatchError(*problems)
+
+
+def _per_document(segments: Segments, numbers: npt.NDArray[Any], name: str) -> Integers:
+    """Give one number per document of the rows, `[documents]`, or say which row's do not fit."""
     problem = partial(Problem, name, remedy=f"Slice {name} along the same rows as the document ids.")
-    problems = tensor_problems(given, name)
-    if problems:
-        raise BatchError(*problems)
-    if given.dtype not in INTEGER_DTYPES or given.shape[:-1] != (segments.batch,):
-        found = (given.dtype, tuple(given.shape))
-        raise BatchError(problem(f"must be integers [{segments.batch}, documents]", "shape", value=found))
-    numbers = read_on_host(given)
+    if numbers.shape[:-1] != (segments.batch,):
+        raise BatchError(problem(f"must be [{segments.batch}, documents]", "shape", value=numbers.shape))
     most = int(numbers.max(initial=0))
     if most > INT64_MAX:
         raise BatchError(Problem(name, "must be within int64", "value", value=most, remedy="Count from 0."))

@@ -356,7 +356,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("remainder of before", balancing, "require_remainder", after(lambda _: "carry")),
     ],
     "test_unpacking_leaves_holes_and_padding_out": [
-        Fault("holes returned", unpacking, "as_segments", after(faults.holes_as_tokens)),
+        Fault("holes returned", segments, "scan_array", after(faults.holes_as_tokens)),
     ],
     "test_the_mask_shows_each_document_so_far": [
         Fault("later tokens seen", masks, "fill_visible", swap(faults.later_tokens_seen)),

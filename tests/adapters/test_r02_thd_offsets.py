@@ -12,6 +12,7 @@ from torch import Tensor
 from neatpack.adapters.agreement_of_offsets import check_thd_offsets
 from neatpack.contracts.errors import EncodingError
 from tests.adapters import oracle_thd
+from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
 from tests.adapters.properties import holds_for
 
@@ -90,3 +91,10 @@ def test_padding_counts_with_a_document_of_its_own_row(cuts: list[int]) -> None:
 def test_padding_does_not_join_rows(cuts: list[int]) -> None:
     with pytest.raises(EncodingError, match="cuts elsewhere"):
         check_thd_offsets(torch.tensor([[1, 0], [0, 1]]), {"cu_seqlens": torch.tensor(cuts)})
+
+
+def test_ids_and_offsets_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = {"cu_seqlens": torch.tensor([0, 2, 3]), "cu_seqlens_padded": torch.tensor([0, 2, 4])}
+    with host_reads(monkeypatch) as reads:
+        check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), offsets)
+    assert reads.total == 1

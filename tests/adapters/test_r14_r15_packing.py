@@ -25,6 +25,7 @@ from neatpack.adapters import (
     check_agreement,
     collate_documents,
     plan_rows,
+    scan_segments,
     unpack,
 )
 from neatpack.adapters.strategies import attention_document_ids
@@ -32,6 +33,7 @@ from neatpack.contracts.batch import validate_training_batch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, PlanError
 from tests.adapters import oracle, oracle_plans
+from tests.adapters.host_reads import host_reads
 from tests.adapters.properties import holds_for, listed, rows_of
 
 _LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=14)
@@ -248,6 +250,16 @@ def test_unpacking_leaves_holes_and_padding_out(ids: Tensor) -> None:
         for document in oracle.documents(rows_of(ids))
     ]
     assert [listed(each) for each in unpack(values, ids)] == expected
+
+
+def test_keys_and_starts_are_read_with_the_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, keys = torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]]), torch.tensor([[3, 0], [1, 2]])
+    segments = scan_segments(ids)
+    for given in (ids, segments):
+        for named in ((keys,), (keys, torch.zeros_like(keys))):
+            with host_reads(monkeypatch) as reads:
+                unpack(torch.zeros(2, 4), given, *named)
+            assert reads.total == 1
 
 
 def test_a_hole_in_a_piece_counts_where_the_next_piece_begins() -> None:

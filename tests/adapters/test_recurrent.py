@@ -185,6 +185,7 @@ def test_one_host_read_each(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: physical_states(ids),
         lambda: segment_ids_from_offsets(offsets, 4),
         lambda: document_ids_from_segment_index(index),
+        lambda: document_ids_from_segment_index(index, ids == 0),
     )
     for call in calls:
         with host_reads(monkeypatch) as reads:

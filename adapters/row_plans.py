@@ -298,9 +298,15 @@ def _row_problems(plan: RowPlan) -> list[Problem]:
     if empty.size:
         return [Problem("rows", "is empty", "value", int(row), remedy="Leave it out.") for row in empty]
     message = f"holds more than {plan.capacity} tokens"
-    full = np.flatnonzero(plan.row_tokens > plan.capacity)
+    # With a piece that is longer than a row, the sum of the row may wrap.
+    of_long = np.searchsorted(plan.bounds, np.flatnonzero(plan.piece_lengths > plan.capacity), side="right") - 1
+    full = np.union1d(of_long, np.flatnonzero(plan.row_tokens > plan.capacity)).tolist()
+    held = [sum(plan.piece_lengths[plan.bounds[row] : plan.bounds[row + 1]].tolist()) for row in full]
     remedy = "Place fewer tokens into it, or give a greater capacity."
-    return [Problem("rows", message, "value", int(row), value=int(plan.row_tokens[row]), remedy=remedy) for row in full]
+    return [
+        Problem("rows", message, "value", row, value=tokens, remedy=remedy)
+        for row, tokens in zip(full, held, strict=True)
+    ]
 
 
 def _piece_problems(plan: RowPlan) -> list[Problem]:

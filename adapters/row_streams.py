@@ -213,12 +213,16 @@ class RowStream:
         if len(rows) > self.open_rows or any(one >= other for one, other in pairwise([*numbers, self._opened])):
             message = f"must be at most {self.open_rows} rows, numbered upwards below {self._opened}"
             raise PlanError(Problem("open", message, "value", value=numbers, remedy=STATE_REMEDY))
-        if any(row.number >= self._opened or row.number in numbers for row in closed):
-            message = f"must be rows below {self._opened} that are not open"
-            raise PlanError(Problem("closed", message, "value", remedy=STATE_REMEDY))
+        numbers += [row.number for row in closed]
+        if len({*numbers}) < len(numbers) or any(number >= self._opened for number in numbers):
+            message = f"must be rows below {self._opened} that are not open, each once"
+            raise PlanError(Problem("closed", message, "value", value=numbers, remedy=STATE_REMEDY))
+        for row in closed:
+            if _tokens(row) > self.capacity or len(row.pieces) > self._most:
+                message = "holds more than a row does"
+                raise PlanError(Problem("closed", message, "value", value=row.number, remedy=STATE_REMEDY))
         for row in rows:
-            tokens = sum(piece.stop - piece.start for piece in row.pieces)
-            self._open[row.number] = _OpenRow(row.number, 0, tokens, list(row.pieces), list(row.dropped))
+            self._open[row.number] = _OpenRow(row.number, 0, _tokens(row), list(row.pieces), list(row.dropped))
         self._closed.extend(closed)
         full = [row.number for row in self._open.values() if self._is_full(row)]
         if full:
@@ -294,6 +298,10 @@ class RowStream:
         for leaf, row in enumerate(self._leaves):
             row.leaf = leaf
             self._rooms.put(leaf, self.capacity - row.tokens, self._most - len(row.pieces))
+
+
+def _tokens(row: StreamedRow) -> int:
+    return sum(piece.stop - piece.start for piece in row.pieces)
 
 
 def _row_state(row: StreamedRow) -> StreamedRowState:

@@ -158,6 +158,11 @@ def filled_beforehand(check: Callable[..., None]) -> Callable[..., None]:
     return planted
 
 
+def as_packed(original: Callable[..., object], batch: object, name: str, remedy: str) -> object:
+    """Take the ids as packed for those that attention goes by."""
+    return original(batch, "document_ids" if name == "attention_document_ids" else name, remedy)
+
+
 def emptied(batch: Any) -> Any:
     """Take an entry out of the caller's own mapping."""
     batch.pop("position_ids", None)

@@ -134,6 +134,11 @@ def test_an_id_past_int64_is_refused() -> None:
     ids = torch.tensor([[1, 2**63 + 5], [2**63 - 1, 3]], dtype=torch.uint64)
     (problem,) = validate_document_ids(ids)
     assert (problem.message, problem.row, problem.position, problem.value) == ("id past int64", 0, 1, 2**63 + 5)
+    problems = validate_document_ids(torch.tensor([[1, 1], [2**63, 1], [2**64 - 1, 2**63]], dtype=torch.uint64))
+    assert [(problem.row, problem.position, problem.value) for problem in problems] == [
+        (1, 0, 2**63),
+        (2, 0, 2**64 - 1),
+    ]
 
 
 @pytest.mark.parametrize("value", [None, [[1, 2]], "ids", 3])

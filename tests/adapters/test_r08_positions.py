@@ -84,6 +84,7 @@ def test_excluded_tokens_become_holes_and_keep_their_coordinates(
         for numbers, row in zip(rows_of(ids), listed(eligible), strict=True)
     ]
     joined = enable_xdoc_attention(found, _IDS)
+    assert torch.equal(joined.get("attention_document_ids", ids), (attention != 0).long())
     assert listed(joined["position_ids"]) == oracle.joined_positions(rows_of(ids), [oracle.positions(rows_of(ids))])[0]
 
 

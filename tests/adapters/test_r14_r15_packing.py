@@ -28,6 +28,7 @@ from neatpack.adapters import (
     scan_segments,
     unpack,
 )
+from neatpack.adapters.arguments import INTEGER_DTYPES
 from neatpack.adapters.strategies import attention_document_ids
 from neatpack.contracts.batch import validate_training_batch
 from neatpack.contracts.capabilities import PackingCapabilities
@@ -262,6 +263,13 @@ def test_keys_and_starts_are_read_with_the_ids(monkeypatch: pytest.MonkeyPatch) 
             assert reads.total == 1
 
 
+@pytest.mark.parametrize("dtype", INTEGER_DTYPES)
+def test_keys_and_starts_may_be_integers_of_any_width(dtype: torch.dtype) -> None:
+    ids, keys = torch.tensor([[1, 2], [1, 2]]), torch.tensor([[1, 0], [2, 0]]).to(dtype)
+    found = unpack(torch.arange(4).view(2, 2), ids, keys, torch.tensor([[0, 0], [0, 1]]).to(dtype))
+    assert [listed(each) for each in found] == [[1, 3], [0], [2]]
+
+
 def test_a_hole_in_a_piece_counts_where_the_next_piece_begins() -> None:
     ids, keys = torch.tensor([[1, 0, 1], [1, 1, 0]]), torch.tensor([[0], [0]])
     found = unpack(torch.arange(6).view(2, 3), ids, keys, torch.tensor([[0], [3]]))
@@ -311,6 +319,12 @@ def test_a_plan_of_long_rows_is_exact() -> None:
     plan = plan_rows(lengths, 150_000)
     assert sorted(plan.row_tokens.tolist()) == oracle_plans.best_fit_loads(lengths, 150_000)
     assert sorted(document for row in plan.rows for document in row) == list(range(300))
+
+
+def test_a_row_whose_tokens_are_past_int64_is_too_full() -> None:
+    with pytest.raises(PlanError, match=r"rows\[row 0\] = 9223372036854775812: holds more than 10 tokens") as caught:
+        RowPlan.from_rows([[0, 1], [2]], [5, 2**63 - 1, 3], capacity=10)
+    assert len(caught.value.problems) == 1
 
 
 def test_a_plan_equals_no_other_object_and_counts_its_pieces_once() -> None:

@@ -286,6 +286,11 @@ def test_steps_of_more_rows_than_memory_holds_are_refused(remainder: Remainder) 
         resume_rows(balance_rows(plan, 3, cost=_COST).state(0), rows_per_rank=INT32_MAX, remainder=remainder)
 
 
+def test_spread_rows_are_evened_out_by_their_cost_and_not_by_their_tokens() -> None:
+    plan = balance_rows(plan_rows([1, 3, 2, 3, 2], 8), 3, cost=_COST)
+    assert plan.loads.tolist() == [[6.5, 6.0, 5.25]]
+
+
 @pytest.mark.parametrize(("lengths", "ranks", "loads"), [([1] * 24, 4, [6] * 4), ([4, 4, 4, 2, 2], 4, [4] * 4)])
 def test_spread_rows_are_evened_out(lengths: list[int], ranks: int, loads: list[int]) -> None:
     plan = balance_rows(plan_rows(lengths, 8), ranks, cost=_COST)

@@ -176,6 +176,8 @@ def _open_rows(rows: list[tuple[int, list[list[int]], list[list[int]]]]) -> list
         ("closed", 3),
         ("closed", _open_rows([(2, [[0, 0, 3]], [])])),
         ("closed", _open_rows([(4, [[0, 0, 3]], [])])),
+        ("closed", _open_rows([(0, [[0, 0, 3]], []), (0, [[1, 0, 3]], [])])),
+        ("closed", _open_rows([(1, [[0, 0, 3], [1, 0, 3]], [])])),
     ],
 )
 def test_a_state_that_is_no_stream_is_refused(name: str, value: object) -> None:
@@ -191,6 +193,17 @@ def test_a_state_that_is_no_stream_is_refused(name: str, value: object) -> None:
     if name != "documents_per_row":
         with pytest.raises(PlanError):
             RowStream.from_state(state)
+
+
+def test_a_closed_row_holds_no_more_pieces_than_the_bound() -> None:
+    state: dict[str, object] = {**RowStream(5, 2, documents_per_row=1).state(), "opened": 1}
+    for pieces, refused in (([[0, 0, 3]], False), ([[0, 0, 3], [1, 0, 2]], True)):
+        state["closed"] = _open_rows([(0, pieces, [])])
+        if refused:
+            with pytest.raises(PlanError, match="closed = 0: holds more than a row does"):
+                RowStream.from_state(state)
+        else:
+            assert len(list(RowStream.from_state(state).rows([]))) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Encodings of fixed shape, without a host read: bounds are given, and what the ids did wrong is told in a tensor.
 
-Every function traces in one graph. Beside its result it gives a status, int64 `[4]`: the rule that was broken first
+Every function traces in one graph. Beside its result it gives a status, int32 `[4]`: the rule that was broken first
 along the flattened batch, or 0, and the row, the position and the id there. Where a status is not valid, the result
 has no meaning.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
@@ -32,7 +33,7 @@ def raise_if_invalid(status: Tensor, field: str = "document_ids") -> None:
     """Read a status, and raise if a rule was broken.
 
     Args:
-        status: int64 `[4]`, the second result of a static function. It is read from its device here.
+        status: int32 `[4]`, the second result of a static function. It is read from its device here.
         field: what errors call the ids.
 
     Raises:
@@ -51,8 +52,8 @@ id. Give each document of a row an id of its own, and keep its tokens together.
     remedy = "Give the second result of a static function."
     require_readable(status=status)
     form = (status.dtype, tuple(status.shape))
-    if form != (torch.int64, (4,)):
-        raise EncodingError(Problem("status", "must be int64 [4]", "shape", value=form, remedy=remedy))
+    if form != (torch.int32, (4,)):
+        raise EncodingError(Problem("status", "must be int32 [4]", "shape", value=form, remedy=remedy))
     told = read_on_host(status)
     code, row, position, value = (int(number) for number in told)
     if code not in _FAULTS and code != StaticRule.VALID:
@@ -69,10 +70,10 @@ def first_fault(scan: StaticScan, faults: Mapping[StaticRule, Tensor]) -> Tensor
         scan: of the ids.
         faults: bool `[batch, sequence]` for each rule that the encoding adds to negative ids and the bounds of a row.
     """
-    values = scan.ids[:, 1:]
+    values = scan.ids[:, 1:].clamp(-(2**31), 2**31 - 1)
     fine = scan.too_many[:, :1].expand_as(values)
     marks = {
-        StaticRule.NEGATIVE_ID: values < 0,
+        StaticRule.NEGATIVE_ID: values.view(torch.uint8)[:, _HIGH_BYTE::8],
         StaticRule.TOO_MANY_DOCUMENTS: scan.too_many[:, 1:],
         StaticRule.TOO_LONG: scan.too_long[:, 1:],
         **faults,
@@ -80,8 +81,15 @@ def first_fault(scan: StaticScan, faults: Mapping[StaticRule, Tensor]) -> Tensor
     marked = torch.stack([marks.get(rule, fine).view(torch.uint8) for rule in StaticRule], -1)
     # The place and the rule of the first mark; where there is none, zeros, which are the first place, and no rule.
     found = marked.nonzero_static(size=1, fill_value=0)
-    return torch.cat([found[0, 2:], found[0, :2], values[found[:, 0], found[:, 1]]])
+    where = found.view(torch.int32)[0, _LOW_HALF::2]
+    value = values[found[:, 0], found[:, 1]].view(torch.int32)[_LOW_HALF::2]
+    return torch.cat([where[2:], where[:2], value])
 
+
+_LITTLE: Final = sys.byteorder == "little"
+_HIGH_BYTE: Final = 7 if _LITTLE else 0
+_LOW_HALF: Final = 0 if _LITTLE else 1
+"""Which byte of an int64 holds its sign, and which half the number: to view them starts no kernel."""
 
 _ID: Final = "Use 0 for padding and a positive number for each document."
 _BOUND: Final = "Give a greater bound, or fewer or shorter documents: nothing is truncated."

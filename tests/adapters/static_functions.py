@@ -44,7 +44,7 @@ def bounds_of(draw: st.DrawFn, rows: Rows) -> StaticBounds:
 
 def is_valid(status: Tensor) -> bool:
     raise_if_invalid(status)
-    return status.dtype == torch.int64 and status.shape == (4,) and int(status[0]) == StaticRule.VALID
+    return status.dtype == torch.int32 and status.shape == (4,) and int(status[0]) == StaticRule.VALID
 
 
 def flattened(value: Any) -> list[Any]:

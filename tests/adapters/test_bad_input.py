@@ -477,7 +477,7 @@ def test_document_keys_have_data(keys: torch.Tensor) -> None:
 @pytest.mark.parametrize("told", [[9, 0, 0, 0], [-1, 0, 0, 0], [0, 0, 0], [[0, 0, 0, 0]]])
 def test_a_status_tells_a_rule(told: Any) -> None:
     with pytest.raises(PackingError, match="status"):
-        raise_if_invalid(torch.tensor(told, dtype=torch.int64))
+        raise_if_invalid(torch.tensor(told, dtype=torch.int32))
 
 
 @pytest.mark.parametrize(

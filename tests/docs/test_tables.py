@@ -86,7 +86,7 @@ def test_rules_of_a_status() -> None:
 def test_errors_of_a_status() -> None:
     for number, _, _, error in table("docs/static.md", "number")[1:]:
         with pytest.raises(PackingError) as caught:
-            adapters.raise_if_invalid(torch.tensor([int(number), 0, 0, 0], dtype=torch.int64))
+            adapters.raise_if_invalid(torch.tensor([int(number), 0, 0, 0], dtype=torch.int32))
         assert type(caught.value).__name__ == error
 
 

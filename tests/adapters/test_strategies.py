@@ -306,7 +306,7 @@ _LEAST: dict[object, int] = {
     "numbered in any order": 25,
     "with a row of padding": 25,
     "of nothing but padding": 10,
-    "with rows that meet in one number": 10,
+    "with rows that meet in one number": 25,
     "with three documents in a row": 75,
     "with two rows of two documents": 50,
     "with padding between documents": 50,
@@ -316,6 +316,17 @@ _LEAST: dict[object, int] = {
     **dict.fromkeys(INTEGER_DTYPES, 10),
 }
 """In how many of 500 examples each trait is to be seen at least, so that the 100 of a property have it."""
+
+
+@pytest.mark.parametrize("axes", [0, 3, 4])
+def test_each_number_of_axes_that_is_asked_for_is_drawn(axes: int) -> None:
+    wanted = (axes,) if axes else ()
+    batch = find(training_batches(axes=(0, 3, 4)), lambda batch: batch["position_ids"].shape[:-2] == wanted)
+    assert batch["position_ids"].shape[-2:] == batch["input_ids"].shape
+
+
+def test_negative_ids_are_drawn_beyond_32_bits() -> None:
+    assert int(find(malformed_document_ids("negative"), lambda ids: int(ids.min()) < -(2**31)).min()) < -(2**31)
 
 
 def _traits(ids: Tensor) -> set[object]:

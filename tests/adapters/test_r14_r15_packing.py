@@ -321,6 +321,12 @@ def test_a_plan_of_long_rows_is_exact() -> None:
     assert sorted(document for row in plan.rows for document in row) == list(range(300))
 
 
+def test_more_places_than_int32_counts_are_refused_before_they_are_laid_out() -> None:
+    plan = plan_rows([1, 1], 2**31 - 1, documents_per_row=1)
+    with pytest.raises(PlanError, match=r"^rows = 4294967294: must be from 1 to 2147483647 places.*rows=range"):
+        collate_documents([torch.ones(1, dtype=torch.int64)] * 2, plan)
+
+
 def test_a_row_whose_tokens_are_past_int64_is_too_full() -> None:
     with pytest.raises(PlanError, match=r"rows\[row 0\] = 9223372036854775812: holds more than 10 tokens") as caught:
         RowPlan.from_rows([[0, 1], [2]], [5, 2**63 - 1, 3], capacity=10)

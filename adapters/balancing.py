@@ -46,7 +46,8 @@ def balance_rows(
         rows_per_rank: rows that each rank takes in a step, as one microbatch or several.
         remainder: what becomes of rows that do not fill a last step. "spread" moves whole pieces of the rows with
             the most of them into as many new rows as it takes. "carry" leaves the emptiest rows to the next plan,
-            and names them. "pad" adds rows of nothing but padding.
+            and names them. "pad" adds rows of nothing but padding; a rank has those alone in a step only where there
+            are fewer rows than ranks in all steps.
         seed: draws the order of the steps; give another in each epoch.
 
     Returns:
@@ -141,8 +142,10 @@ def _deal(
     # What is appended is found at PADDING_ROW, the last index.
     costs = np.append(row_costs(plan, cost), 0.0)
     groups = np.reshape(rows[np.argsort(-costs[rows], kind="stable")], (-1, shape[0]))
-    drawn = np.reshape(groups[_drawn_order(len(groups), seed)], (-1, step))
-    steps = np.array([_deal_step(each, costs[each], shape) for each in drawn], np.int64)
+    padded = np.count_nonzero((groups == PADDING_ROW).any(axis=1))
+    drawn = _spread_padded(np.reshape(_drawn_order(len(groups), seed), (-1, shape[1])), len(groups) - int(padded))
+    taken = np.reshape(groups[drawn], (-1, step))
+    steps = np.array([_deal_step(each, costs[each], shape) for each in taken], np.int64)
     steps = np.reshape(steps, (-1, *shape))
     return RankPlan(plan, cost, steps, tuple(carried.tolist()), remainder, seed)
 
@@ -151,6 +154,14 @@ def _drawn_order(count: int, seed: int) -> Integers:
     """Draw an order; of Python's generators, `random()` alone is promised to stay the same in all versions."""
     generator = random.Random(seed)  # noqa: S311 - nothing here is secret
     return np.argsort(np.array([generator.random() for _ in range(count)]), kind="stable")
+
+
+def _spread_padded(drawn: Integers, whole: int) -> Integers:
+    """Let a step take no padded groups alone, those from `whole` on: ranks would have nothing but padding in it."""
+    spread = np.array(drawn)
+    for step in np.flatnonzero((drawn >= whole).all(axis=1)).tolist():  # One at most: they do not fill a second.
+        spread[[step, step - 1], 0] = spread[[step - 1, step], 0]
+    return spread
 
 
 def _deal_step(rows: Integers, costs: _Costs, shape: tuple[int, int]) -> list[list[int]]:

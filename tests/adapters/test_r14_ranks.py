@@ -98,6 +98,16 @@ def test_ranks_share_every_token_and_take_as_many_rows(lengths: list[int], capac
     assert np.array_equal(group.balance(given).steps, plan.steps)
 
 
+@holds_for(rows=st.integers(1, 40), ranks=st.integers(1, 4), rows_per_rank=st.integers(1, 3), seed=st.integers(0, 9))
+def test_a_rank_has_padding_alone_in_a_step_only_where_rows_are_fewer_than_ranks_in_all_steps(
+    rows: int, ranks: int, rows_per_rank: int, seed: int
+) -> None:
+    plan = Group(ranks, rows_per_rank, "pad", seed).balance(plan_rows([4] * rows, 4))
+    steps: list[list[list[int]]] = plan.steps.tolist()
+    alone = sum(max(dealt) == -1 for step in steps for dealt in step)
+    assert alone == max(0, len(steps) * ranks - rows)
+
+
 @holds_for(lengths=_LENGTHS, capacity=st.integers(4, 16), group=_GROUPS)
 def test_the_balance_that_is_reported_is_that_of_the_rows(lengths: list[int], capacity: int, group: Group) -> None:
     given = plan_rows(lengths, capacity, overlong="split")

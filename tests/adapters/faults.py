@@ -453,6 +453,11 @@ def dealt_in_turn(rows: Integers, _costs: object, shape: tuple[int, int]) -> Any
     return np.reshape(rows, shape).tolist()
 
 
+def as_drawn(drawn: Integers, _whole: int) -> Integers:
+    """Leave the steps as they were drawn."""
+    return drawn
+
+
 def drawn_anew(count: int, _seed: int) -> Integers:
     """Draw another order each time."""
     return np.random.default_rng().permutation(count)

@@ -338,7 +338,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("the fullest carried", RowPlan, "row_tokens", held(np.negative)),
     ],
     "test_a_rank_has_padding_alone_in_a_step_only_where_rows_are_fewer_than_ranks_in_all_steps": [
-        Fault("groups as drawn", balancing, "_spread_padded", swap(lambda drawn, _: drawn)),
+        Fault("groups as drawn", balancing, "_spread_padded", swap(faults.as_drawn)),
     ],
     "test_the_balance_that_is_reported_is_that_of_the_rows": [
         Fault("pieces joined", AttentionCost, "of", swap(faults.cost_of_tokens)),

@@ -142,8 +142,8 @@ def _deal(
     # What is appended is found at PADDING_ROW, the last index.
     costs = np.append(row_costs(plan, cost), 0.0)
     groups = np.reshape(rows[np.argsort(-costs[rows], kind="stable")], (-1, shape[0]))
-    padded = np.count_nonzero((groups == PADDING_ROW).any(axis=1))
-    drawn = _spread_padded(np.reshape(_drawn_order(len(groups), seed), (-1, shape[1])), len(groups) - int(padded))
+    whole = int(np.count_nonzero((groups != PADDING_ROW).all(axis=1)))
+    drawn = _spread_padded(np.reshape(_drawn_order(len(groups), seed), (-1, shape[1])), whole)
     taken = np.reshape(groups[drawn], (-1, step))
     steps = np.array([_deal_step(each, costs[each], shape) for each in taken], np.int64)
     steps = np.reshape(steps, (-1, *shape))

@@ -11,7 +11,6 @@ from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from neatpack.adapters.arguments import require_choice, require_count
 from neatpack.adapters.positions import START_REMEDY
@@ -47,17 +46,19 @@ def static_gathered_rows(
         tensor([[ 0,  1,  3, -1]], dtype=torch.int32)
     """
     scan = as_scan(document_ids, bounds)
-    kept = scan.ids > 0
-    indices = scan.places.where(kept[:, 1:], scan.numbers[:1])
+    # The place before the row is looked at too: it begins a document of no token, so that each row has an offset 0.
+    kept, begun = scan.ids[:, 1:] > 0, scan.begins(before=1).cumsum(1)
+    indices = scan.places.where(kept[:, 1:], scan.counting(-1, 0))
     # As wide as any row needs, so that a bound that is exceeded is no index out of range.
-    width = max(scan.ids.shape[1], bounds.documents) + 2
-    unused = scan.numbers[:1].view(torch.int32)[:1].expand(len(kept), width)
-    offsets = unused.scatter_reduce(1, scan.begun, kept.cumsum(1, dtype=torch.int32), "amax")[
-        :, 1 : bounds.documents + 2
-    ]
-    # Of a token whose id comes back, the last place with the greatest start so far is an earlier one.
-    returning = scan.first.cummax(1).indices[:, 1:] <= indices
-    return GatheredRows(indices, offsets, bounds.longest), first_fault(scan, {StaticRule.RETURNING_ID: returning})
+    width = max(kept.shape[1], bounds.documents) + 2
+    unused = scan.int32_minus_one.expand(len(kept), width)
+    offsets = unused.scatter_reduce(1, begun, kept.cumsum(1, dtype=torch.int32), "amax")[:, 1 : bounds.documents + 2]
+    faults = {
+        # Of a token whose id comes back, the last place with the greatest start so far is an earlier one.
+        StaticRule.RETURNING_ID: scan.first[:, 2:].cummax(1).indices < indices,
+        StaticRule.TOO_MANY_DOCUMENTS: begun[:, 1:] > bounds.documents + 1,
+    }
+    return GatheredRows(indices, offsets, bounds.longest), first_fault(scan, faults)
 
 
 def static_gathered_flat(
@@ -67,7 +68,7 @@ def static_gathered_flat(
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
-        bounds: all of them.
+        bounds: segments of the batch and tokens of a document.
         tail: what follows the last document. The indices of places that were left out follow those of the tokens, so
             that a gather by them, and a scatter back, is a permutation; "empty" puts them in no document.
 
@@ -89,14 +90,16 @@ def static_gathered_flat(
     require_choice(tail, TAILS, "tail")
     scan = as_scan(document_ids, bounds)
     kept = scan.kept
-    indices = kept.view(torch.uint8).flatten().argsort(descending=True, stable=True)
-    number = scan.begins[:, 1:].flatten().cumsum(0)
-    tokens = pad(kept.flatten().cumsum(0, dtype=torch.int32), (1, 0))
-    offsets = tokens[torch.searchsorted(number, scan.numbers[2 : bounds.segments + 3])]
+    number = scan.begins().flatten().cumsum(0)
+    # Places sorted by the number of their document, those that are left out behind all: as many stand before the
+    # first of a document as its offset says.
+    owners = torch.where(kept.flatten(), number, scan.numbers[-1])
+    ordered, indices = owners.sort(stable=True)
+    offsets = torch.searchsorted(ordered, scan.counting(1, bounds.segments + 2), out_int32=True)
     beyond_bound = number > bounds.segments
     if tail == "padding":
         # How many entries each one is beyond the offset where the last document ends.
-        beyond = scan.numbers[1 : bounds.segments + 2] - number[-1:]
+        beyond = scan.counting(0, bounds.segments + 1) - number[-1:]
         offsets = (offsets + beyond.clamp(min=0) * bounds.longest).clamp(max=kept.numel()).to(torch.int32)
         beyond_bound = beyond_bound | (~kept.flatten() & (offsets[-1] < kept.numel()))
     faults = {StaticRule.RETURNING_ID: scan.returning(), StaticRule.TOO_MANY_SEGMENTS: beyond_bound.view_as(kept)}
@@ -112,7 +115,7 @@ def static_physical_offsets(
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding, without holes.
-        bounds: all of them.
+        bounds: segments of the batch and tokens of a document.
 
     Returns:
         `cu_seqlens` is `[bounds.segments + 1]`, and `max_seqlen` the bound. And the status.
@@ -125,16 +128,25 @@ def static_physical_offsets(
         tensor([0, 2, 3, 5, 6, 6, 6], dtype=torch.int32)
     """
     scan = as_scan(document_ids, bounds)
-    runs = scan.runs()
-    begins = (scan.places - runs) % bounds.longest == 0
-    count = begins.flatten().cumsum(0)
-    offsets = torch.searchsorted(count, scan.numbers[2 : bounds.segments + 3], out_int32=True)
+    begins_run = scan.begins_run()
+    count = _cut(scan, begins_run).flatten().cumsum(0)
+    offsets = torch.searchsorted(count, scan.counting(1, bounds.segments + 2), out_int32=True)
     faults = {
         StaticRule.RETURNING_ID: scan.returning(),
-        StaticRule.HOLE: scan.after_holes(runs),
-        StaticRule.TOO_MANY_SEGMENTS: (count > bounds.segments).view_as(runs),
+        StaticRule.HOLE: scan.resumed(scan.begins(), begins_run),
+        StaticRule.TOO_MANY_SEGMENTS: (count > bounds.segments).view_as(begins_run),
     }
     return PhysicalFlat(offsets, bounds.longest), first_fault(scan, faults)
+
+
+def _cut(scan: StaticScan, begins_run: Tensor) -> Tensor:
+    """Mark where runs begin, and where they are cut, every `longest` places."""
+    longest = scan.bounds.longest
+    if longest >= len(scan.places):
+        return begins_run
+    # Of equal ones the last counts, so that this is where each place's run began.
+    begins = begins_run.cummax(1).indices
+    return (scan.places - begins) % longest == 0
 
 
 def static_thd_lengths(document_ids: Tensor | StaticScan, bounds: StaticBounds) -> tuple[THDLengths[Tensor], Tensor]:
@@ -155,16 +167,18 @@ def static_thd_lengths(document_ids: Tensor | StaticScan, bounds: StaticBounds) 
         tensor([[    3,     2, -1000]])
     """
     scan = as_scan(document_ids, bounds)
-    begun, kept = scan.begun[:, 1:], scan.kept
-    unused = torch.full((len(kept), max(kept.shape[1], bounds.documents) + 2), UNUSED_LENGTH, device=kept.device)
+    begins, kept = scan.begins(), scan.kept
+    begun = begins.cumsum(1)
+    unused = torch.full((len(kept), max(kept.shape[1], bounds.documents) + 1), UNUSED_LENGTH, device=kept.device)
     real, padded = (
-        unused.scatter_reduce(1, begun, each, "sum", include_self=False)[:, 2 : bounds.documents + 2]
-        for each in (kept.to(torch.int64), scan.numbers[2:3].expand_as(begun))
+        unused.scatter_reduce(1, begun, each, "sum", include_self=False)[:, 1 : bounds.documents + 1]
+        for each in (kept.to(torch.int64), scan.counting(1, 2).expand_as(begun))
     )
     faults = {
         StaticRule.RETURNING_ID: scan.returning(),
-        StaticRule.HOLE: scan.after_holes(scan.runs()),
-        StaticRule.LEADING_PADDING: (begun == 1) & (begun[:, -1:] > 1),
+        StaticRule.HOLE: scan.resumed(begins, scan.begins_run()),
+        StaticRule.LEADING_PADDING: (begun == 0) & scan.ids[:, 2:].any(1, keepdim=True),
+        StaticRule.TOO_MANY_DOCUMENTS: begun > bounds.documents,
     }
     return THDLengths(real, padded), first_fault(scan, faults)
 
@@ -189,8 +203,14 @@ def static_segment_index(
         tensor([[ 0,  0,  1, -1]], dtype=torch.int32)
     """
     scan = as_scan(document_ids, bounds)
-    index = (scan.begun[:, 1:] - 2).where(scan.kept, scan.numbers[:1]).to(torch.int32)
-    faults = {StaticRule.RETURNING_ID: scan.returning(), StaticRule.HOLE: scan.after_holes(scan.runs())}
+    begins = scan.begins()
+    begun = begins.cumsum(1, dtype=torch.int32)
+    index = (begun - 1).where(scan.kept, scan.int32_minus_one)
+    faults = {
+        StaticRule.RETURNING_ID: scan.returning(),
+        StaticRule.HOLE: scan.resumed(begins, scan.begins_run()),
+        StaticRule.TOO_MANY_DOCUMENTS: begun > bounds.documents,
+    }
     return SegmentIndex(index), first_fault(scan, faults)
 
 
@@ -201,7 +221,7 @@ def static_position_ids(
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding.
-        bounds: documents of a row and tokens of a document.
+        bounds: tokens of a document.
         start: the position of the first token of each document.
 
     Returns:

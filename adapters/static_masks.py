@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
@@ -27,7 +29,7 @@ def static_block_causal_mask(
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
-        bounds: documents of a row and tokens of a document.
+        bounds: tokens of a document.
         dtype: bool, or a floating dtype for a mask that is added to scores.
         window: how many places a query sees, its own included; None for no limit.
         max_bytes: refuse to build a larger mask.
@@ -47,7 +49,7 @@ def static_block_causal_mask(
     """
     require_mask_dtype(dtype)
     scan = as_scan(document_ids, bounds)
-    places, ids = scan.places, scan.ids[:, None, 1:]
+    places, ids = scan.places, scan.ids[:, None, 2:]
     require_mask_size((ids.shape[0], 1, ids.shape[2], ids.shape[2]), dtype, max_bytes)
     visible = sees(ids[..., None], ids[..., None, :], places[:, None], places, window=window)
     status = first_fault(scan, {StaticRule.RETURNING_ID: scan.returning()})
@@ -69,7 +71,7 @@ def static_block_mask(
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
-        bounds: documents of a row and tokens of a document.
+        bounds: tokens of a document.
         causal: as `build_block_mask`.
         window: as `build_block_mask`.
         block_size: as `build_block_mask`.
@@ -88,17 +90,19 @@ def static_block_mask(
     """
     window = require_window(window)
     require_flag(causal, "causal")
-    sizes = checked_block_size(block_size)
+    query_size, key_size = checked_block_size(block_size)
     scan = as_scan(document_ids, bounds)
-    blocks = _visible_blocks(scan, *sizes, window, causal)
-    partial, full = blocks.partial_and_full()
+    partial, full = _visible_blocks(scan, query_size, key_size, window, causal).partial_and_full()
+    rows, columns = (partial, full), (partial.mT, full.mT)
+    # Lists of one shape are sorted together: fewer kernels to start.
+    lists = _ordered(*rows, *columns) if query_size == key_size else [*_ordered(*rows), *_ordered(*columns)]
     # Where each document begins: its own number, which int32 holds, as it may not hold the id.
-    numbers = scan.first[:, 1:].to(torch.int32)
+    numbers = scan.first[:, 2:].to(torch.int32)
     mask = assemble(
-        *(_ordered(each) for each in (partial, full, partial.mT, full.mT)),
+        *lists,
         device=scan.ids.device,
         sequence=len(scan.places),
-        block_size=sizes,
+        block_size=(query_size, key_size),
         mask_function=mask_function(numbers, window=window, causal=causal),
     )
     return mask, first_fault(scan, {StaticRule.RETURNING_ID: scan.returning()})
@@ -107,45 +111,59 @@ def static_block_mask(
 def _visible_blocks(
     scan: StaticScan, query_size: int, key_size: int, window: int | None, causal: bool
 ) -> VisibleBlocks:
-    sequence, places, kept = len(scan.places), scan.places, scan.kept
-    until = places.where(kept, -1).cummax(1).values
-    after = places.where(kept, sequence).flip(1).cummin(1).values.flip(1)
-    starts, stops = scan.spans()
-    lowest, highest = seen_range(places.expand_as(starts), starts, stops, window=window, causal=causal)
+    of_queries = _tokens_of_blocks(scan, query_size)
+    of_keys = of_queries if key_size == query_size else _tokens_of_blocks(scan, key_size)
+    # Of the first and the last token of each block. Where it holds none, nothing of this is looked at.
+    edges = torch.cat([of_queries.first, of_queries.last], 1)
+    documents = scan.first[:, 2:].gather(1, edges)
+    stops = scan.ends().gather(1, documents)
+    lowest, highest = seen_range(edges, documents - 2, stops, window=window, causal=causal)
+    first_lowest, last_lowest = lowest.chunk(2, 1)
+    first_highest, last_highest = highest.chunk(2, 1)
 
-    begins = torch.arange(0, sequence, query_size, device=scan.ids.device)
-    ends = (begins + query_size).clamp(max=sequence)
-    own_first, own_last = begins // key_size, (ends - 1) // key_size
-    head, tail = after[:, begins], until[:, ends - 1]
-    some = head < ends
-    # Where a block holds no token, any place will do: it is not looked at.
-    head, tail = head.clamp(max=sequence - 1), tail.clamp(min=0)
-    first_key = after.gather(1, lowest.gather(1, head).clamp(0, sequence - 1))
-    last_key = until.gather(1, highest.gather(1, tail).clamp(0, sequence - 1))
-    full = _held(kept, query_size) == query_size
-    held = _held(kept, key_size)
+    # Where a window ends among holes, the block around its end may hold no token of it.
+    first, last = first_lowest // key_size, last_highest // key_size
+    first = first + (of_keys.last.gather(1, first.clamp(min=0)) < first_lowest)
+    last = last.add(of_keys.first.gather(1, last.clamp(min=0)) > last_highest, alpha=-1)
     return VisibleBlocks(
-        first=torch.where(some, first_key // key_size, own_first),
-        last=torch.where(some, last_key // key_size, own_last),
-        own_first=own_first.expand_as(head),
-        own_last=own_last.expand_as(head),
-        full_first=torch.where(full, -(-lowest.gather(1, tail) // key_size), 0),
-        full_stop=torch.where(full, (highest.gather(1, head) + 1) // key_size, 0),
-        some_token=held > 0,
-        all_tokens=held == key_size,
+        first=first,
+        last=last.where(of_queries.tokens > 0, scan.counting(-1, 0)),
+        own_first=(of_queries.begins // key_size).expand_as(first),
+        own_last=((of_queries.begins + (query_size - 1)) // key_size).expand_as(first),
+        full_first=(last_lowest + (key_size - 1)) // key_size,
+        full_stop=(first_highest + 1) // key_size * (of_queries.tokens == query_size),
+        some_token=of_keys.tokens > 0,
+        all_tokens=of_keys.tokens == key_size,
         single=query_size == key_size == 1,
     )
 
 
-def _held(kept: Tensor, size: int) -> Tensor:
-    """Count the tokens of each block."""
-    padded = pad(kept, (0, -kept.shape[1] % size))
-    return padded.view(kept.shape[0], -1, size).sum(2)
+class _BlockTokens(NamedTuple):
+    """What is known of the blocks of a size.
+
+    Attributes:
+        begins: `[blocks]`, the first place of each.
+        tokens: `[batch, blocks]`, how many tokens it holds.
+        first, last: `[batch, blocks]`, the places of the first of them and of the last; any place where there is none.
+    """
+
+    begins: Tensor
+    tokens: Tensor
+    first: Tensor
+    last: Tensor
 
 
-def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the True columns of each row, and list them in order, and the others after them."""
-    # `contiguous()` would keep the strides of a transposed dimension of one place, which torch's own masks do not have.
-    laid_out = blocks.clone(memory_format=torch.contiguous_format)
-    listed = torch.argsort(laid_out.view(torch.uint8), dim=-1, descending=True, stable=True)
-    return blocks.sum(-1).to(torch.int32), listed.to(torch.int32)
+def _tokens_of_blocks(scan: StaticScan, size: int) -> _BlockTokens:
+    kept = scan.kept
+    begins = scan.places[::size]
+    blocks = pad(kept, (0, -kept.shape[1] % size)).view(len(kept), -1, size)
+    first = begins + blocks.view(torch.uint8).argmax(2)
+    last = begins + blocks.cummax(2).indices[..., -1]
+    return _BlockTokens(begins, blocks.sum(2), first, last.clamp(max=kept.shape[1] - 1))
+
+
+def _ordered(*blocks: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Count the True columns of each row, and list them in order, and the others after them. All are of one shape."""
+    stacked = torch.stack(blocks)
+    listed = stacked.view(torch.uint8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+    return list(zip(stacked.sum(-1, dtype=torch.int32), listed, strict=True))

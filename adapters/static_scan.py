@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from neatpack.adapters.arguments import require_count, require_instance
 from neatpack.adapters.segments import require_ids_form
@@ -22,7 +21,7 @@ class StaticBounds:
     """What fixes the shapes. Nothing is truncated: ids that exceed a bound have a status that says so.
 
     Attributes:
-        documents: documents of a row, at most.
+        documents: documents of a row, at most, for encodings that count them row by row.
         segments: entries of an encoding that makes all rows one stream, at most: documents, and pieces of padding.
         longest: tokens of a document, at most; also where padding is cut, and the `max_seqlen` that kernels get.
 
@@ -45,58 +44,76 @@ class StaticBounds:
 
 
 class StaticScan(NamedTuple):
-    """What is known of each place of the rows, and of one more place before each row, which holds no token.
+    """What is known of each place of the rows, and of two more places before each row.
+
+    The two hold the ids 0 and -1: so id 0 first stands at place 0, and a run of ids begins with each row.
 
     Attributes:
         bounds: what it was made for.
-        ids: int64 `[batch, 1 + sequence]`, as they came.
-        numbers: int64, -1, 0, 1, ..., as many as an encoding may count: to slice them starts no kernel.
-        first: int64 `[batch, 1 + sequence]`, the first place with the same id, which is 0 for id 0.
-        begins: bool `[batch, 1 + sequence]`, whether an id stands here for the first time.
-        begun: int64 `[batch, 1 + sequence]`, how many ids have stood here or before: the documents, and id 0.
-        too_many: bool `[batch, 1 + sequence]`, whether more documents have begun than the bound.
-        too_long: bool `[batch, 1 + sequence]`, whether a document begins that has more tokens than the bound.
+        ids: int64 `[batch, 2 + sequence]`, as they came, after the two.
+        numbers: int64, -2, -1, 0, ..., as many as an encoding may count.
+        first: int64 `[batch, 2 + sequence]`, the first place with the same id, which is 0 for id 0.
+        nowhere: bool `[batch, sequence]`, False.
+        too_long: bool `[batch, sequence]`, whether a document begins that has more tokens than the bound.
     """
 
     bounds: StaticBounds
     ids: Tensor
     numbers: Tensor
     first: Tensor
-    begins: Tensor
-    begun: Tensor
-    too_many: Tensor
+    nowhere: Tensor
     too_long: Tensor
+
+    def counting(self, start: int, stop: int) -> Tensor:
+        """Give the numbers from one to before another, as a slice, which starts no kernel."""
+        return self.numbers[start + 2 : stop + 2]
 
     @property
     def places(self) -> Tensor:
         """0, 1, ..., as many as a row has places."""
-        return self.numbers[1 : self.ids.shape[1]]
+        return self.counting(0, self.ids.shape[1] - 2)
+
+    @property
+    def int32_minus_one(self) -> Tensor:
+        """-1, int32 `[1]`: half of the number, which starts no kernel."""
+        return self.counting(-1, 0).view(torch.int32)[:1]
 
     @property
     def kept(self) -> Tensor:
         """Whether a token of a document stands at a place of the row."""
-        return self.ids[:, 1:] > 0
+        return self.ids[:, 2:] > 0
+
+    def begins(self, before: int = 0) -> Tensor:
+        """Mark where an id stands for the first time, in the row and at so many places before it."""
+        return self.first[:, 2 - before :] == self.counting(2 - before, self.ids.shape[1])
+
+    def begins_run(self) -> Tensor:
+        """Mark where another id stands than at the place before, and where the row begins."""
+        return self.ids[:, 2:] != self.ids[:, 1:-1]
 
     def spans(self) -> tuple[Tensor, Tensor]:
         """Give where the document around each place of the row begins and ends; the place, where there is none."""
-        width = self.ids.shape[1]
-        own, next_places = (self.numbers[start : start + width].expand_as(self.ids) for start in (0, 1))
         # The greatest end so far is that of the document around, or the place itself. The last of equal ones counts.
-        stops, starts = own.scatter_reduce(1, self.first, next_places, "amax")[:, 1:].cummax(1)
+        stops, starts = self.ends()[:, 2:].cummax(1)
         return starts, stops
 
-    def runs(self) -> Tensor:
-        """Give where the run of equal ids begins in which each place of the row stands."""
-        return ((self.ids[:, 1:] != self.ids[:, :-1]) * self.places).cummax(1).values
+    def ends(self) -> Tensor:
+        """Give at each place where an id first stands the place of the row after its last one; else the place itself.
+
+        int64 `[batch, 2 + sequence]`, places before the row among them.
+        """
+        sequence = len(self.places)
+        own, following = (self.counting(start, start + sequence + 2).expand_as(self.ids) for start in (-2, -1))
+        return own.scatter_reduce(1, self.first, following, "amax")
 
     def returning(self) -> Tensor:
         """Mark tokens whose id stood before another id began."""
-        return torch.logical_and(self.first, self.first.cummax(1).values > self.first)[:, 1:]
+        first = self.first[:, 2:]
+        return torch.logical_and(first, first.cummax(1).values > first)
 
-    def after_holes(self, runs: Tensor) -> Tensor:
-        """Mark tokens whose id stood before the run of ids in which they stand, `runs` being what `runs()` gives."""
-        first = self.first[:, 1:]
-        return torch.logical_and(first, first <= runs)
+    def resumed(self, begins: Tensor, begins_run: Tensor) -> Tensor:
+        """Mark where a run of tokens begins whose id stood before, given what the functions of these names give."""
+        return torch.logical_and(self.ids[:, 2:], begins_run) > begins
 
 
 def scan_static(document_ids: Tensor, bounds: StaticBounds) -> StaticScan:
@@ -104,7 +121,7 @@ def scan_static(document_ids: Tensor, bounds: StaticBounds) -> StaticScan:
 
     Args:
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
-        bounds: documents of a row and tokens of a document.
+        bounds: those of the functions that take the scan.
 
     Raises:
         DocumentIdsError: no integer tensor of two dimensions, or an empty one; values are left to the status.
@@ -112,20 +129,22 @@ def scan_static(document_ids: Tensor, bounds: StaticBounds) -> StaticScan:
 
     Example:
         >>> scan_static(torch.tensor([[7, 7, 0, 4]]), StaticBounds(2, 4, 4)).first
-        tensor([[0, 1, 1, 0, 4]])
+        tensor([[0, 1, 2, 2, 0, 5]])
     """
     require_instance(bounds, StaticBounds, "bounds", "Give StaticBounds(documents, segments, longest).")
     require_ids_form(document_ids, "document_ids")
-    ids = pad(document_ids.to(torch.int64), (1, 0))
-    numbers = torch.arange(-1, max(ids.shape[1], bounds.segments) + 2, device=ids.device)
+    batch, sequence = document_ids.shape
+    numbers = torch.arange(-2, max(sequence, bounds.segments) + 2, device=document_ids.device)
+    minus_one, zero, one = (numbers[index : index + 1].expand(batch, 1) for index in (1, 2, 3))
+    ids = torch.cat([zero, minus_one, document_ids.to(torch.int64)], 1)
     ordered, order = ids.sort(dim=1, stable=True)
     first = order.gather(1, torch.searchsorted(ordered, ids))
-    none, one = (numbers[number : number + 1].expand_as(ids) for number in (1, 2))
-    lengths = none.scatter_add(1, first, one)
-    longest = min(bounds.longest, ids.shape[1])
-    begins, too_long = (lengths[..., None] > numbers[1 : longest + 2 : longest]).unbind(-1)
-    begun = begins.cumsum(1)
-    return StaticScan(bounds, ids, numbers, first, begins, begun, begun > bounds.documents + 1, too_long)
+    # A byte of the number 0: to see it as a bool starts no kernel.
+    too_long = nowhere = numbers[2:3].view(torch.bool)[:1].expand(batch, sequence)
+    if bounds.longest < sequence:
+        lengths = zero.expand_as(ids).scatter_add(1, first, one.expand_as(ids))
+        too_long = lengths[:, 2:] > bounds.longest
+    return StaticScan(bounds, ids, numbers, first, nowhere, too_long)
 
 
 def as_scan(document_ids: Tensor | StaticScan, bounds: StaticBounds) -> StaticScan:

@@ -68,17 +68,15 @@ def first_fault(scan: StaticScan, faults: Mapping[StaticRule, Tensor]) -> Tensor
 
     Args:
         scan: of the ids.
-        faults: bool `[batch, sequence]` for each rule that the encoding adds to negative ids and the bounds of a row.
+        faults: bool `[batch, sequence]` for each rule that the encoding adds to negative ids and long documents.
     """
-    values = scan.ids[:, 1:].clamp(-(2**31), 2**31 - 1)
-    fine = scan.too_many[:, :1].expand_as(values)
+    values = scan.ids[:, 2:].clamp(-(2**31), 2**31 - 1)
     marks = {
         StaticRule.NEGATIVE_ID: values.view(torch.uint8)[:, _HIGH_BYTE::8],
-        StaticRule.TOO_MANY_DOCUMENTS: scan.too_many[:, 1:],
-        StaticRule.TOO_LONG: scan.too_long[:, 1:],
+        StaticRule.TOO_LONG: scan.too_long,
         **faults,
     }
-    marked = torch.stack([marks.get(rule, fine).view(torch.uint8) for rule in StaticRule], -1)
+    marked = torch.stack([marks.get(rule, scan.nowhere).view(torch.uint8) for rule in StaticRule], -1)
     # The place and the rule of the first mark; where there is none, zeros, which are the first place, and no rule.
     found = marked.nonzero_static(size=1, fill_value=0)
     where = found.view(torch.int32)[0, _LOW_HALF::2]

@@ -639,9 +639,9 @@ def without_its_tail(original: Callable[..., Any], ids: object, bounds: object, 
 
 
 def of_another_scan(original: Callable[..., Any], ids: Any, bounds: object) -> Any:
-    """Count the documents of a scan that was given once more."""
+    """Take all tokens of a scan that was given for those of one document."""
     scan = original(ids, bounds)
-    return scan if isinstance(ids, Tensor) else scan._replace(begun=scan.begun + 1)
+    return scan if isinstance(ids, Tensor) else scan._replace(first=scan.first.clamp(max=2))
 
 
 def places_uncounted(original: Callable[..., Any], real: Integers, _padded: Integers, device: object) -> Any:
@@ -677,7 +677,22 @@ def whole_for_each(segments: Segments, sizes: list[int]) -> list[Segments]:
 
 def padding_as_kept(scan: Any) -> Tensor:
     """Keep the places of padding."""
-    return torch.ones_like(scan.ids[:, 1:], dtype=torch.bool)
+    return torch.ones_like(scan.ids[:, 2:], dtype=torch.bool)
+
+
+def cut_from_the_start_of_the_row(_original: object, scan: Any, begins_run: Tensor) -> Tensor:
+    """Cut where runs begin, and every so many places of the row."""
+    return torch.logical_or(begins_run, scan.places % scan.bounds.longest == 0)
+
+
+def going_on_from_the_row_before(begins_run: Tensor) -> Tensor:
+    """Let no run begin where a row does."""
+    return begins_run & (torch.arange(begins_run.shape[1]) > 0)
+
+
+def a_token_in_every_block(blocks: Any) -> Any:
+    """Count a token where a block has none."""
+    return blocks._replace(tokens=blocks.tokens.clamp(min=1))
 
 
 def from_the_start_of_the_row(spans: Any) -> Any:

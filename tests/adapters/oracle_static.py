@@ -23,9 +23,18 @@ def tail_offsets(rows: list[list[int]], longest: int) -> list[int]:
 
 
 def first_fault(
-    rows: list[list[int]], documents: int, longest: int, *, holes: bool = True, leading: bool = True
+    rows: list[list[int]],
+    documents: int,
+    longest: int,
+    *,
+    holes: bool = True,
+    leading: bool = True,
+    counted: bool = False,
 ) -> tuple[str, int, int, int] | None:
-    """Give the first place of the batch at which an id is wrong, or begins what exceeds a bound."""
+    """Give the first place of the batch at which an id is wrong, or begins what exceeds a bound.
+
+    The encoding has holes, has padding before documents, and counts the documents of each row, or does not.
+    """
     for row, ids in enumerate(rows):
         for place, number in enumerate(ids):
             before = ids[:place]
@@ -36,7 +45,7 @@ def first_fault(
                 "RETURNING_ID": number in begun and number != begun[-1],
                 "HOLE": not holes and number in begun and before[-1] == 0,
                 "LEADING_PADDING": not leading and number == 0 and not begun and any(ids),
-                "TOO_MANY_DOCUMENTS": first and len(begun) == documents,
+                "TOO_MANY_DOCUMENTS": counted and first and len(begun) == documents,
                 "TOO_LONG": first and ids.count(number) > longest,
             }
             for rule, is_broken in broken.items():

@@ -147,8 +147,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("no tail", static, "static_gathered_flat", instead(faults.without_its_tail)),
     ],
     "test_physical_offsets_are_those_without_bounds": [
-        Fault("cut from the row's start", StaticScan, "runs", after(torch.zeros_like)),
-        Fault("holes in all rows", StaticScan, "after_holes", after(torch.ones_like)),
+        Fault("cut from the row's start", static, "_cut", instead(faults.cut_from_the_start_of_the_row)),
+        Fault("rows joined", StaticScan, "begins_run", after(faults.going_on_from_the_row_before)),
+        Fault("holes in all rows", StaticScan, "resumed", after(torch.ones_like)),
     ],
     "test_lengths_are_those_without_bounds": [Fault("another fill", static, "UNUSED_LENGTH", swap(-1))],
     "test_segment_numbers_are_those_without_bounds": [
@@ -158,11 +159,11 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("positions run on", StaticScan, "spans", after(faults.from_the_start_of_the_row)),
     ],
     "test_a_scan_serves_several_encodings": [
-        Fault("documents counted again", static, "as_scan", instead(faults.of_another_scan)),
+        Fault("another scan", static, "as_scan", instead(faults.of_another_scan)),
     ],
     "test_the_first_fault_is_told_alike_by_all": [
         Fault("returning ids pass", StaticScan, "returning", after(torch.zeros_like)),
-        Fault("holes pass", StaticScan, "after_holes", after(torch.zeros_like)),
+        Fault("holes pass", StaticScan, "resumed", after(torch.zeros_like)),
         Fault("lengths of the first row", static, "as_scan", after(faults.long_by_the_first_row)),
     ],
     "test_what_is_told_is_raised": [Fault("nothing raises", test_static_status, "raise_if_invalid", returns(None))],
@@ -170,7 +171,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_block_masks_are_those_without_bounds": [
         Fault("window one wider", static_masks, "seen_range", _WIDER),
         Fault("all tokens one document", static_masks, "mask_function", before(torch.ones_like)),
-        Fault("tokens in every block", static_masks, "_held", after(lambda tokens: tokens.clamp(min=1))),
+        Fault("tokens in every block", static_masks, "_tokens_of_blocks", after(faults.a_token_in_every_block)),
     ],
     "test_all_tensors_are_those_of_torch": [
         Fault("window one wider", block_mask, "seen_range", _WIDER),

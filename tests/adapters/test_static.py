@@ -28,7 +28,7 @@ from tests.adapters import oracle_static
 from tests.adapters.host_reads import HostReads, host_reads
 from tests.adapters.layouts import DTYPES, Rows, rows_of_ids, tensor
 from tests.adapters.properties import holds_for
-from tests.adapters.static_functions import FEWER, FUNCTIONS, WITH_HOLES, bounds_of, flattened, is_valid
+from tests.adapters.static_functions import FEWER, FUNCTIONS, LAUNCHES, WITH_HOLES, bounds_of, flattened, is_valid
 
 WITHOUT = rows_of_ids()
 
@@ -138,14 +138,14 @@ def test_form_is_refused_without_a_look_at_values() -> None:
         static.static_gathered_flat(tensor([[1]]), bounds, cast("Any", "zeros"))
 
 
+@pytest.mark.parametrize("longest", [6, 5])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_no_host_read_and_few_launches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids, bounds = tensor([[1, 1, 2, 0, 3, 3], [4, 4, 4, 4, 4, 0]]), StaticBounds(4, 12, 6)
-    function, launches = FUNCTIONS[name]
+def test_no_host_read_and_few_launches(name: str, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, bounds = tensor([[1, 1, 2, 0, 3, 3], [4, 4, 4, 4, 4, 0]]), StaticBounds(4, 12, longest)
     with host_reads(monkeypatch) as reads:
-        function(ids, bounds)
+        FUNCTIONS[name](ids, bounds)
     assert reads.total == 0
-    assert len(reads.launches) <= launches
+    assert len(reads.launches) <= LAUNCHES[name][longest < ids.shape[1]]
 
 
 def test_the_counter_sees_planted_reads() -> None:
@@ -163,14 +163,16 @@ def everything(ids: Tensor, bounds: StaticBounds) -> list[Any]:
     given_back = [getattr(mask, name) for name in ("kv_num_blocks", "kv_indices", "full_kv_indices", "q_indices")]
     others = [
         function(scan, bounds)
-        for name, (function, _) in FUNCTIONS.items()
+        for name, function in FUNCTIONS.items()
         if name not in ("scan_static", "static_block_mask")
     ]
     return [*scan[1:], *given_back, status, *others, static.static_gathered_flat(ids, bounds, "padding")]
 
 
 @pytest.mark.slow
-def test_one_graph_holds_the_whole_derivation_for_every_shape() -> None:
+@pytest.mark.parametrize("longest", [5, 11])
+def test_one_graph_holds_the_whole_derivation_for_every_shape(longest: int) -> None:
+    """One of rows that are longer than a document may be, and one of others."""
     graphs: list[torch.fx.GraphModule] = []
 
     def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
@@ -178,7 +180,7 @@ def test_one_graph_holds_the_whole_derivation_for_every_shape() -> None:
         return graph.forward
 
     compiled = torch.compile(everything, fullgraph=True, dynamic=True, backend=backend)
-    bounds = StaticBounds(4, 40, 8)
+    bounds = StaticBounds(4, 40, longest)
     for rows in ([[1, 1, 2, 0, 3, 3], [4, 4, 4, 4, 4, 0]], [[1] * 7 + [0]] * 3, [[1, 2, 0, 3] * 2 + [4] * 3] * 2):
         ids = tensor(rows)
         found, expected = flattened(compiled(ids, bounds)), flattened(everything(ids, bounds))

@@ -28,16 +28,16 @@ MALFORMED = st.lists(SORTED | ROWS, min_size=1, max_size=3)
 """Ids of which some rows break no rule but a bound, and others several rules."""
 
 EXPRESSED: dict[str, dict[str, bool]] = {
-    "static_gathered_rows": {},
+    "static_gathered_rows": {"counted": True},
     "static_gathered_flat": {},
     "static_physical_offsets": {"holes": False},
-    "static_thd_lengths": {"holes": False, "leading": False},
-    "static_segment_index": {"holes": False},
+    "static_thd_lengths": {"holes": False, "leading": False, "counted": True},
+    "static_segment_index": {"holes": False, "counted": True},
     "static_position_ids": {},
     "static_block_causal_mask": {},
     "static_block_mask": {},
 }
-"""Each function, and what its encoding cannot express."""
+"""Each function, what its encoding cannot express, and whether it counts the documents of each row."""
 
 
 @settings(max_examples=100)
@@ -55,7 +55,7 @@ def test_the_first_fault_of_every_short_row_is_told(name: str) -> None:
 
 
 def require_first_fault(name: str, rows: Rows, documents: int, longest: int) -> None:
-    _, status = FUNCTIONS[name][0](tensor(rows), StaticBounds(documents, 24, longest))
+    _, status = FUNCTIONS[name](tensor(rows), StaticBounds(documents, 24, longest))
     expected = oracle_static.first_fault(rows, documents, longest, **EXPRESSED[name])
     if expected is None:
         assert is_valid(status)
@@ -67,7 +67,7 @@ def require_first_fault(name: str, rows: Rows, documents: int, longest: int) -> 
 @holds_for(rows=MALFORMED)
 def test_what_is_told_is_raised(rows: Rows) -> None:
     _, status = static.static_thd_lengths(tensor(rows), StaticBounds(2, 24, 4))
-    expected = oracle_static.first_fault(rows, 2, 4, holes=False, leading=False)
+    expected = oracle_static.first_fault(rows, 2, 4, **EXPRESSED["static_thd_lengths"])
     assume(expected is not None)
     with pytest.raises((DocumentIdsError, EncodingError)) as caught:
         raise_if_invalid(status, "ids")
@@ -79,7 +79,7 @@ def test_what_is_told_is_raised(rows: Rows) -> None:
 
 @pytest.mark.parametrize("name", ["static_physical_offsets", "static_thd_lengths", "static_segment_index"])
 def test_holes_are_told_where_places_count(name: str) -> None:
-    _, status = FUNCTIONS[name][0](tensor([[1, 1, 1, 0], [2, 2, 0, 2]]), StaticBounds(2, 8, 4))
+    _, status = FUNCTIONS[name](tensor([[1, 1, 1, 0], [2, 2, 0, 2]]), StaticBounds(2, 8, 4))
     assert cast("Tensor", status).tolist() == [StaticRule.HOLE, 1, 3, 2]
     with pytest.raises(DocumentIdsError, match="hole"):
         raise_if_invalid(status)
@@ -121,7 +121,8 @@ def test_values_beyond_int32_are_told_as_its_limit() -> None:
 def test_the_comparison_sees_planted_faults() -> None:
     """A bound that is too small is never valid."""
     rows = [[1, 2, 3, 0]]
-    for bounds in (StaticBounds(2, 9, 9), StaticBounds(3, 2, 9)):
-        with pytest.raises(EncodingError, match="than the bound"):
-            is_valid(static.static_gathered_flat(tensor(rows), bounds)[1])
+    with pytest.raises(EncodingError, match="more documents than the bound"):
+        is_valid(static.static_gathered_rows(tensor(rows), StaticBounds(2, 9, 9))[1])
+    with pytest.raises(EncodingError, match="more segments than the bound"):
+        is_valid(static.static_gathered_flat(tensor(rows), StaticBounds(3, 2, 9))[1])
     assert is_valid(static.static_gathered_flat(tensor(rows), StaticBounds(3, 3, 1))[1])

@@ -813,7 +813,7 @@ _REFUSED_ALIKE: Final[list[tuple[str, Given, str]]] = [
     ("reject", {"field": "pad_mask", "pad_mask": [[0, 1]]}, "must be a bool tensor"),
     ("reject", {"field": "document_ids", "document_ids": [[1, 2, 1]]}, "id comes back after another id"),
     ("reject", {"field": "document_ids", "document_ids": [[True, False]]}, "must hold integers"),
-    ("static_max", {"lengths": [1, 1], "max_documents": 1, "static_max": 2}, "more documents than the bound"),
+    ("static_max", {"lengths": [1, 1], "max_documents": 1, "static_max": 2}, "more segments than the bound"),
     ("segments_from_tokens", {"tokens": [[4, 9]], "eos_id": 9, "pad_id": 9}, "the padding of a row cannot be told"),
     ("segments_from_tokens", {"tokens": [[4, 5, 6]], "eos_id": 9}, "neither the token that ends a document"),
 ]

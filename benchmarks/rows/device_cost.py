@@ -21,12 +21,39 @@ from neatpack.adapters import (
     gathered_rows,
     physical_offsets,
     scan_segments,
+    static_block_causal_mask,
+    static_block_mask,
+    static_gathered_flat,
     static_gathered_rows,
     static_physical_offsets,
     static_position_ids,
+    static_segment_index,
+    static_thd_lengths,
 )
 
 _ROWS: Final = Size(32, 4096, 8)
+
+_ONE_ROW: Final = Size(1, 4096, 8)
+"""Of a dense mask, which many rows would fill the memory with."""
+
+
+def _block_mask_tensors(ids: Tensor, bounds: StaticBounds) -> list[object]:
+    """Give what a compiled graph can give back of a block mask, and the status."""
+    mask, status = static_block_mask(ids, bounds)
+    return [*(part for part in mask.as_tuple() if isinstance(part, Tensor)), status]
+
+
+STATIC: Final[dict[str, tuple[Size, Callable[[Tensor, StaticBounds], object]]]] = {
+    "static_gathered_rows": (_ROWS, static_gathered_rows),
+    "static_gathered_flat": (_ROWS, static_gathered_flat),
+    "static_physical_offsets": (_ROWS, static_physical_offsets),
+    "static_thd_lengths": (_ROWS, static_thd_lengths),
+    "static_segment_index": (_ROWS, static_segment_index),
+    "static_position_ids": (_ROWS, static_position_ids),
+    "static_block_causal_mask": (_ONE_ROW, static_block_causal_mask),
+    "static_block_mask": (_ROWS, _block_mask_tensors),
+}
+"""Every function of fixed shapes, and at which size it is compiled."""
 
 
 def rows() -> list[Row]:
@@ -38,9 +65,9 @@ def rows() -> list[Row]:
         "every encoding of a batch": (_everything, "AutoModel, metadata alone", peers.automodel_metadata),
     }
     fixed = (
-        ("static_gathered_rows", _static(static_gathered_rows), gathered_rows),
-        ("static_physical_offsets", _static(static_physical_offsets), physical_offsets),
-        ("static_position_ids", _static(static_position_ids), build_position_ids),
+        ("static_gathered_rows", bounded(static_gathered_rows), gathered_rows),
+        ("static_physical_offsets", bounded(static_physical_offsets), physical_offsets),
+        ("static_position_ids", bounded(static_position_ids), build_position_ids),
     )
     return [
         *(
@@ -61,8 +88,16 @@ def rows() -> list[Row]:
             for what, meter, most in (("host reads", host_reads, 0), ("launches", launches, 20))
         ),
         *(
-            Row(f"{name}, compiled", _ROWS, "not compiled", "launches", launches, Goal("number", 20), _compiled(static))
-            for name, static, _ in fixed
+            Row(
+                f"{name}, compiled",
+                size,
+                "not compiled",
+                "launches",
+                launches,
+                Goal("number", 20),
+                _compiled(bounded(derive, longest_per_row=2)),
+            )
+            for name, (size, derive) in STATIC.items()
         ),
     ]
 
@@ -85,14 +120,19 @@ def _compiled(static: Callable[[Tensor], object]) -> Callable[[Size], Sides]:
     return sides
 
 
-def _static(derive: Callable[[Tensor, StaticBounds], object]) -> Callable[[Tensor], object]:
-    """Give bounds that hold every row of the measured size."""
+def bounded(
+    derive: Callable[[Tensor, StaticBounds], object], *, longest_per_row: int = 1
+) -> Callable[[Tensor], object]:
+    """Give bounds that hold every row of the measured size, and so many of the longest documents.
 
-    def bounded(ids: Tensor) -> object:
+    Where a row can be longer than a document, there is more to do: lengths to compare, and padding to cut.
+    """
+
+    def static(ids: Tensor) -> object:
         batch, sequence = ids.shape
-        return derive(ids, StaticBounds(sequence // 8, batch * sequence // 4, sequence))
+        return derive(ids, StaticBounds(sequence // 8, batch * sequence // 4, sequence // longest_per_row))
 
-    return bounded
+    return static
 
 
 def _known(function: Callable[[Tensor], object]) -> Callable[[], Callable[[Tensor], object]]:

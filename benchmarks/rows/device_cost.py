@@ -76,7 +76,7 @@ def rows() -> list[Row]:
         ),
         *(
             Row(
-                name,
+                f"{name}, longest = row",
                 _ROWS,
                 f"{ours.__name__}, not static",
                 what,
@@ -89,7 +89,7 @@ def rows() -> list[Row]:
         ),
         *(
             Row(
-                f"{name}, compiled",
+                f"{name}, compiled, longest = half a row",
                 size,
                 "not compiled",
                 "launches",
@@ -123,9 +123,9 @@ def _compiled(static: Callable[[Tensor], object]) -> Callable[[Size], Sides]:
 def bounded(
     derive: Callable[[Tensor, StaticBounds], object], *, longest_per_row: int = 1
 ) -> Callable[[Tensor], object]:
-    """Give bounds that hold every row of the measured size, and so many of the longest documents.
+    """Give bounds of documents as long as a row, or as a part of it.
 
-    Where a row can be longer than a document, there is more to do: lengths to compare, and padding to cut.
+    Where a row is longer than a document may be, there is more to do: lengths to compare, and padding to cut.
     """
 
     def static(ids: Tensor) -> object:

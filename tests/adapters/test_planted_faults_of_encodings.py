@@ -173,6 +173,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("all tokens one document", static_masks, "mask_function", before(torch.ones_like)),
         Fault("tokens in every block", static_masks, "_tokens_of_blocks", after(faults.a_token_in_every_block)),
     ],
+    "test_malformed_ids_are_told_whatever_the_blocks": [
+        Fault("all is valid", static_masks, "first_fault", after(torch.zeros_like)),
+    ],
     "test_all_tensors_are_those_of_torch": [
         Fault("window one wider", block_mask, "seen_range", _WIDER),
         Fault("last block whole", block_mask, "_block_bounds", instead(faults.over_the_end_of_the_row)),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from neatpack.adapters.block_mask import build_block_mask
 from neatpack.adapters.masks import build_block_causal_mask
+from neatpack.adapters.static import static_position_ids
 from neatpack.adapters.static_masks import static_block_causal_mask, static_block_mask
 from neatpack.adapters.static_scan import StaticBounds
 from neatpack.contracts.errors import EncodingError
@@ -15,6 +16,7 @@ from tests.adapters.layouts import Rows, tensor
 from tests.adapters.properties import holds_for
 from tests.adapters.static_functions import FEWER, WITH_HOLES, bounds_of, is_valid
 from tests.adapters.test_block_mask import SIZES, WINDOWS, pairs, same_tensors
+from tests.adapters.test_static_status import MALFORMED
 
 
 @FEWER
@@ -43,6 +45,17 @@ def test_block_masks_are_those_without_bounds(
     assert same_tensors(found, build_block_mask(tensor(rows), causal=causal, window=window, block_size=block_size))
     row, place = torch.arange(len(rows))[:, None, None], torch.arange(len(rows[0]))
     assert torch.equal(found.mask_mod(row, torch.tensor(0), place[:, None], place), pairs(rows, causal, window))
+
+
+@FEWER
+@holds_for(rows=MALFORMED, longest=st.integers(1, 6), causal=st.booleans(), window=WINDOWS, block_size=SIZES)
+def test_malformed_ids_are_told_whatever_the_blocks(
+    rows: Rows, longest: int, causal: bool, window: int | None, block_size: int | tuple[int, int]
+) -> None:
+    """Places that are looked up by them are never out of range."""
+    bounds = StaticBounds(6, 24, longest)
+    _, status = static_block_mask(tensor(rows), bounds, causal=causal, window=window, block_size=block_size)
+    assert torch.equal(status, static_position_ids(tensor(rows), bounds)[1])
 
 
 def test_what_is_no_mask_dtype_is_refused() -> None:

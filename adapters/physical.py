@@ -27,6 +27,9 @@ PaddingSegments = Literal["split", "run"]
 
 PADDING_SEGMENTS: Final[tuple[PaddingSegments, ...]] = get_args(PaddingSegments)
 
+_LONG_STRETCH: Final = 512
+"""From so many bounds on between one run of padding and the next, to sort them takes longer than a loop over the runs."""
+
 
 def flash_varlen_kwargs(
     document_ids: Tensor | Segments, padding: PaddingSegments = "split", *, longest_padding: int | None = None
@@ -148,7 +151,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     if flat.dtype == np.uint64:
         flat = flat.astype(np.int64)  # numpy would add in float64
     opens = flags_for(flat.size)
-    np.equal(flat, 0, out=opens[: flat.size])
+    np.logical_not(flat, out=opens[: flat.size])
     bounds = bounds_of(opens, flat.size, sequence)
     starts, lasts = bounds[:-1], bounds[1:] - 1
     steps = lasts - starts
@@ -228,16 +231,29 @@ def _checked_longest_padding(longest_padding: object, padding: PaddingSegments) 
 
 def _cut(segments: Segments, longest: int) -> npt.NDArray[np.int32]:
     """Give the bounds, and more of them where padding is longer than `longest`."""
-    bounds = segments.bounds.astype(np.int32)
-    counts = (segments.lengths.take(segments.zeros) - 1) // longest
-    if not counts.any():
-        return bounds
+    zeros, bounds = segments.zeros, segments.bounds
+    counts = (segments.lengths.take(zeros) - 1) // longest
+    if not np.count_nonzero(counts):
+        return bounds.astype(np.int32)
+    firsts = bounds.take(zeros) + longest
+    if bounds.size > _LONG_STRETCH * zeros.size:
+        return _joined(bounds, zeros, firsts, firsts + counts * longest, longest)
     ends = counts.cumsum()
-    ranks = np.arange(1, int(ends[-1]) + 1) - (ends - counts).repeat(counts)
-    cuts = bounds.take(segments.zeros).repeat(counts) + ranks * longest
-    merged = np.concatenate([bounds, cuts.astype(np.int32)])
+    ranks = np.arange(int(ends[-1])) - (ends - counts).repeat(counts)
+    cuts = firsts.repeat(counts) + ranks * longest
+    merged = np.concatenate([bounds, cuts], dtype=np.int32, casting="same_kind")
     merged.sort(kind="stable")  # Both parts are in order, which this takes as two runs.
     return merged
+
+
+def _joined(bounds: Integers, runs: Integers, firsts: Integers, stops: Integers, step: int) -> npt.NDArray[np.int32]:
+    """Put the places from `firsts` to before `stops` after the start of each of some runs, stretch by stretch."""
+    parts: list[Integers] = []
+    read = 0
+    for run, first, stop in zip(runs.tolist(), firsts.tolist(), stops.tolist(), strict=True):
+        parts += [bounds[read : run + 1], np.arange(first, stop, step)]
+        read = run + 1
+    return np.concatenate([*parts, bounds[read:]], dtype=np.int32, casting="same_kind")
 
 
 def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: Tensor) -> list[Problem]:

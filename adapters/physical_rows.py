@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
@@ -10,10 +12,13 @@ from neatpack.adapters.arguments import require_count, require_readable
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.offsets import wrong_offset
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
-from neatpack.adapters.segments import Segments, as_segments
+from neatpack.adapters.segments import Segments, as_segments, greatest
 from neatpack.adapters.token_tensors import device_problems, padding_mask_problems
 from neatpack.contracts.encodings import PhysicalRows, parse_physical_rows
 from neatpack.contracts.errors import EncodingError, Problem
+
+_LONG_WINDOW: Final = 1024
+"""From so many entries on, to copy one by one takes longer than a call of numpy for each row."""
 
 
 def row_offsets(
@@ -45,12 +50,14 @@ def row_offsets(
     segments = as_segments(document_ids)
     bounds, _ = physical_bounds(segments, padding)
     begins = segments.sequence * np.arange(segments.batch + 1, dtype=np.int32)
-    heads = np.searchsorted(bounds, begins)
-    needed = int((heads[1:] - heads[:-1]).max()) + 1
-    offsets = np.full((segments.batch, _checked_width(width, needed)), segments.sequence, np.int32)
+    heads = bounds.searchsorted(begins)
+    needed = greatest(heads[1:] - heads[:-1]) + 1
+    offsets = _windows(bounds, heads[:-1], needed)
+    offsets -= begins[:-1, None]
     # Bounds of the rows that follow lie beyond the row.
-    places = bounds.take(heads[:-1, None] + np.arange(needed), mode="clip") - begins[:-1, None]
-    np.minimum(places, segments.sequence, out=offsets[:, :needed])
+    np.minimum(offsets, segments.sequence, out=offsets)
+    if width is not None:
+        offsets = _widened(offsets, _checked_width(width, needed), segments.sequence)
     longest = np.maximum.reduceat(bounds[1:] - bounds[:-1], heads[:-1])
     return PhysicalRows(segments.tensor(offsets), segments.tensor(longest))
 
@@ -101,9 +108,24 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
     return to_tensor(ids, padding_mask.device).view(batch, sequence)
 
 
-def _checked_width(width: int | None, needed: int) -> int:
-    if width is None:
-        return needed
+def _windows(bounds: npt.NDArray[np.int32], heads: Integers, width: int) -> npt.NDArray[np.int32]:
+    """Give as many bounds as `width` from each head on; beyond the end, the last one again."""
+    if width < _LONG_WINDOW:
+        return bounds.take(heads[:, None] + np.arange(width), mode="clip")
+    windows = np.full((heads.size, width), bounds[-1])
+    for window, head in zip(windows, heads.tolist(), strict=True):
+        part = bounds[head : head + width]
+        window[: part.size] = part
+    return windows
+
+
+def _widened(offsets: npt.NDArray[np.int32], width: int, sequence: int) -> npt.NDArray[np.int32]:
+    wide = np.full((len(offsets), width), sequence, np.int32)
+    wide[:, : offsets.shape[1]] = offsets
+    return wide
+
+
+def _checked_width(width: int, needed: int) -> int:
     width = require_count(width, "width", "Give at least sequence + 1, or None for as many as are needed.")
     if width < needed:
         message = f"a row has {needed - 1} segments, which takes {needed} entries"

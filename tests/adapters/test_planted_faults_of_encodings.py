@@ -281,6 +281,10 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
             instead(faults.of_one_row),
         ),
     ],
+    "test_ids_of_any_bits_are_told_apart": [
+        Fault("-0.0 and NaN unheeded", segments, "_floats_told", returns(True)),
+        Fault("NaN unheeded", segments, "_INFINITY_BITS", swap(2**64 - 1)),
+    ],
     "test_bounds_are_the_flags_and_the_heads_of_rows": [
         Fault("rows joined", test_few_and_many_runs, "bounds_of", after(lambda bounds: bounds[1:])),
     ],

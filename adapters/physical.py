@@ -28,7 +28,7 @@ PaddingSegments = Literal["split", "run"]
 PADDING_SEGMENTS: Final[tuple[PaddingSegments, ...]] = get_args(PaddingSegments)
 
 _LONG_STRETCH: Final = 512
-"""From so many bounds on between one run of padding and the next, to sort them takes longer than a loop over the runs."""
+"""From so many bounds on between two runs of padding, to sort them takes longer than a loop over the runs."""
 
 
 def flash_varlen_kwargs(

@@ -23,7 +23,6 @@ from tests.adapters import (
 )
 from tests.adapters.properties import holds_for, run_property
 
-
 _SCANNED = [
     test_r01_ids.test_the_scan_finds_the_documents,
     test_r01_ids.test_an_id_that_returns_is_named,

@@ -158,7 +158,7 @@ class Segments:
         if not self.in_order:
             return self.documents.longest
         lengths = self.lengths.copy()
-        lengths[self.zeros] = 0
+        lengths.put(self.zeros, 0)
         return greatest(lengths)
 
     @cached_property
@@ -340,7 +340,7 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
         return opens[: places + 1].nonzero()[0]
     opens[places + 1 :] = False
     # Most words of eight flags hold none that is True, and are skipped as one.
-    words = np.frombuffer(opens, np.int64)
+    words = opens.view(np.int64)
     (some,) = (_as_compared(words) != 0).nonzero()
     bounds: Integers = words.take(some).view(np.bool_).nonzero()[0]
     word = bounds >> 3
@@ -351,7 +351,7 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
 
 def _in_order(ids: Integers, bounds: Integers, sequence: int) -> bool:
     # Less one and without a sign, zero is greater than every id.
-    ranked = np.frombuffer(ids - 1, np.uint64)
+    ranked = (ids - 1).view(np.uint64)
     (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
     within_rows = bounds.take(falls + 1) % sequence
     return not np.count_nonzero(within_rows) and int(ids.item(ids.argmin())) >= 0

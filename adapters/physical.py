@@ -151,7 +151,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
     if flat.dtype == np.uint64:
         flat = flat.astype(np.int64)  # numpy would add in float64
     opens = flags_for(flat.size)
-    np.logical_not(flat, out=opens[: flat.size])
+    np.equal(flat, 0, out=opens[: flat.size])
     bounds = bounds_of(opens, flat.size, sequence)
     starts, lasts = bounds[:-1], bounds[1:] - 1
     steps = lasts - starts

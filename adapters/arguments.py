@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from neatpack.contracts.errors import EncodingError, PackingError, PlanError, Problem
-from neatpack.contracts.tensors import is_dense
 
 INT32_MAX: Final = 2**31 - 1
 """Kernels take int32 offsets, so this is the most places that one batch may have."""
@@ -169,7 +168,7 @@ def tensor_problems(value: object, field: str, *, data: bool = True) -> list[Pro
     if not isinstance(value, Tensor):
         remedy = "Convert it: torch.tensor(...)."
         return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy)]
-    if not is_dense(value) or value.is_quantized:
+    if value.is_nested or value.layout is not torch.strided or value.is_quantized:
         sort = "nested" if value.is_nested else value.dtype if value.is_quantized else value.layout
         remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
         return [Problem(field, "must be a dense tensor", "type", value=sort, remedy=remedy)]

@@ -219,7 +219,8 @@ def _row_offsets_of_few(
         if number:
             row = start // sequence
             rows[row].append(stop - row * sequence)
-            longest = max(longest, stop - start)
+            if stop - start > longest:  # Half the time of `max`.
+                longest = stop - start
     width = max(map(len, rows))
     for offsets in rows:
         offsets += [UNUSED_OFFSET] * (width - len(offsets))

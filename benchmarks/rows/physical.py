@@ -28,7 +28,8 @@ def rows() -> list[Row]:
         Row(by_row, _LARGE, "a read of the ids", "warm", warm, Goal("within", 7), _rows_against_read),
         Row(by_row, _LARGE, "a read of the ids", "cold", cold, Goal("within", 4.5), _rows_against_read),
         Row(by_row, crowded, "itself, 1 document per row", "warm", warm, Goal("within", 4), _rows_by_documents),
-        Row(by_row, longer, "itself, 1/16 of the tokens", "warm", warm, Goal("within", 24), _rows_by_tokens),
+        # Cold, since the shorter rows alone would fit the caches.
+        Row(by_row, longer, "itself, 1/16 of the tokens", "cold", cold, Goal("within", 16), _rows_by_tokens),
         *(
             Row("physical_offsets_from_positions", size, peer, "warm", warm, Goal("faster", 2.5), sides)
             for size in _SIZES

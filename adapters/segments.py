@@ -26,7 +26,7 @@ FEW_RUNS: Final = 64
 MANY_PLACES: Final = 2**16
 """From so many places on, a shorter scan is worth a look at what it might have missed."""
 
-_LEAST_FLOAT: Final = 5e-324
+_LEAST_FLOAT: Final[float] = 5e-324
 _INFINITY_BITS: Final = 0x7FF0_0000_0000_0000
 
 
@@ -157,8 +157,8 @@ class Segments:
         """Tokens of the longest document, holes left out; 0 where there is no document."""
         if not self.in_order:
             return self.documents.longest
-        lengths = self.lengths.copy()
-        lengths.put(self.zeros, 0)
+        lengths = np.array(self.lengths)
+        lengths[self.zeros] = 0
         return greatest(lengths)
 
     @cached_property
@@ -296,11 +296,12 @@ def greatest(numbers: npt.NDArray[np.integer[Any]]) -> int:
 
 
 def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segments:
-    if ids.dtype == np.int64 and ids.size >= MANY_PLACES:
-        segments = _runs_between(_as_compared(ids.ravel()), ids, device)
+    flat = ids.ravel()
+    if flat.dtype == np.int64 and flat.size >= MANY_PLACES:
+        segments = _runs_between(_as_compared(flat), ids, device)
         if _floats_told(segments, ids):
             return segments
-    return _runs_between(ids.ravel(), ids, device)
+    return _runs_between(flat, ids, device)
 
 
 def _runs_between(compared: npt.NDArray[Any], ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segments:
@@ -311,21 +312,21 @@ def _runs_between(compared: npt.NDArray[Any], ids: npt.NDArray[np.integer[Any]],
     return Segments(batch, sequence, device, bounds, ids.take(bounds[:-1]).astype(np.int64, copy=False))
 
 
-def _as_compared(words: Integers) -> npt.NDArray[Any]:
+def _as_compared(words: npt.NDArray[np.integer[Any]]) -> npt.NDArray[Any]:
     """Give words of 64 bits as floats, which numpy compares up to twice as fast: -0.0 equals 0, and NaN nothing."""
     # Small words are denormal numbers, and a thread may have been told to take these for zero.
-    return words.view(np.float64) if _LEAST_FLOAT != 0 else words
+    return np.frombuffer(words, np.float64) if _LEAST_FLOAT != 0.0 else words
 
 
-def _floats_told(segments: Segments, ids: Integers) -> bool:
+def _floats_told(segments: Segments, ids: npt.NDArray[np.integer[Any]]) -> bool:
     """Tell whether floats of the same bits differ where ids do: none is NaN, and none -0.0 in a run of zeros."""
     # Of NaN, each would be a run: then ids do not rise from run to run.
-    if not segments.in_order and greatest(segments.ids.view(np.uint64)) > _INFINITY_BITS:
+    if not segments.in_order and greatest(np.frombuffer(segments.ids, np.uint64)) > _INFINITY_BITS:
         return False
     if not segments.zeros.size:
         return True
     positions = segments.bounds.take(segments.zeros) % segments.sequence
-    return int(np.minimum.reduce(ids[:, positions.item(positions.argmin()) :], axis=None)) >= 0
+    return int(ids[:, positions.item(positions.argmin()) :].min()) >= 0
 
 
 def flags_for(places: int) -> npt.NDArray[np.bool_]:
@@ -340,9 +341,9 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
         return opens[: places + 1].nonzero()[0]
     opens[places + 1 :] = False
     # Most words of eight flags hold none that is True, and are skipped as one.
-    words = opens.view(np.int64)
+    words = np.frombuffer(opens, np.int64)
     (some,) = (_as_compared(words) != 0).nonzero()
-    bounds: Integers = words.take(some).view(np.bool_).nonzero()[0]
+    bounds: Integers = np.frombuffer(words[some], np.bool_).nonzero()[0]
     word = bounds >> 3
     bounds &= 7
     bounds += (some << 3).take(word)
@@ -351,7 +352,7 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
 
 def _in_order(ids: Integers, bounds: Integers, sequence: int) -> bool:
     # Less one and without a sign, zero is greater than every id.
-    ranked = (ids - 1).view(np.uint64)
+    ranked = np.frombuffer(ids - 1, np.uint64)
     (falls,) = (ranked[1:] <= ranked[:-1]).nonzero()
     within_rows = bounds.take(falls + 1) % sequence
     return not np.count_nonzero(within_rows) and int(ids.item(ids.argmin())) >= 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -105,9 +106,16 @@ Boundaries come from the document ids alone: leave this out, or derive both from
 
 
 def scan_agreeing(
-    document_ids: Tensor, given: Mapping[str, object], *, field: str, position_policy: PositionPolicy
+    document_ids: Tensor,
+    given: Mapping[str, object],
+    *,
+    field: str,
+    position_policy: PositionPolicy,
+    may_exclude: bool = False,
 ) -> ScannedIds:
     """Check as `check_agreement` does, and give the structural ids in `given` as well, from the same read.
+
+    With `may_exclude`, `document_ids` are those as packed, of which the attention ids in `given` may lack tokens.
 
     Raises:
         DocumentIdsError: ids are malformed.
@@ -128,7 +136,8 @@ def scan_agreeing(
         require_restarts(host, arrays["position_ids"])
     for name in ATTENTION_IDS:
         if name in arrays:
-            check_ids(name, ids, arrays[name])
+            kept = np.where(arrays[name] != 0, ids, 0) if may_exclude else ids
+            check_ids(name, kept, arrays[name])
     check_segment_index(host, ids, arrays)
     check_mask(segments, ids, given.get("attention_mask"), arrays)
     check_flash(host, given, arrays)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.agreement_per_token import require_restarts
 from neatpack.adapters.arguments import INT64_MAX
 from neatpack.adapters.batch_entries import require_batch, require_structure, require_tensor
@@ -21,7 +21,6 @@ from neatpack.adapters.token_tensors import bool_rows_problems, same_place_probl
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem
-from neatpack.contracts.tensors import is_dense
 
 
 def adapt_model_inputs(
@@ -31,8 +30,8 @@ def adapt_model_inputs(
 
     Args:
         batch: with `document_ids`, any integer dtype, `[batch, sequence]`, that match the tokens as shifted and
-            padded. `padding_mask`, `position_ids` and `seq_idx` are checked against them, and so is
-            `attention_document_ids`, which may exclude tokens.
+            padded. `padding_mask`, `position_ids` and `seq_idx` are checked against them, and so are
+            `attention_document_ids`: tokens that they exclude already stay excluded.
         attention_eligibility: bool, `[batch, sequence]`, False at tokens to exclude, such as the placeholders of an
             image. They become holes; padding is excluded anyway.
 
@@ -54,10 +53,12 @@ def adapt_model_inputs(
     require_batch(batch)
     document_ids = require_tensor(batch, "document_ids", "Derive them, as document_ids_from_positions(...).")
     require_structure(batch)
-    names = ("document_ids", "padding_mask", "position_ids", "seq_idx")
-    check_agreement(document_ids, {name: batch.get(name) for name in names}, position_policy="sequence")
-    _check_given_policy(document_ids, batch.get("attention_document_ids"))
+    names = ("document_ids", "attention_document_ids", "padding_mask", "position_ids", "seq_idx")
+    given = {name: batch.get(name) for name in names}
+    scan_agreeing(document_ids, given, field="document_ids", position_policy="sequence", may_exclude=True)
     attention_ids = document_ids.to(torch.int64, copy=True)
+    if isinstance(before := given["attention_document_ids"], Tensor):
+        attention_ids = attention_ids.masked_fill(before == 0, 0)
     if attention_eligibility is not None:
         _require_eligibility(attention_eligibility, document_ids)
         attention_ids = attention_ids.masked_fill(~attention_eligibility, 0)
@@ -115,16 +116,6 @@ def enable_xdoc_attention(
     batch["attention_document_ids"] = joined
     batch["position_ids"] = position_ids.to(torch.int64) + segments.tensor(shift).view(joined.shape)
     return batch
-
-
-def _check_given_policy(document_ids: Tensor, given: object) -> None:
-    """Check attention ids that the batch brings: tokens excluded earlier are policy, other documents are not."""
-    if given is None:
-        return
-    kept = document_ids.to(torch.int64)
-    if isinstance(given, Tensor) and is_dense(given) and given.device == kept.device:
-        kept = kept.masked_fill(given == 0, 0)
-    check_agreement(kept, {"attention_document_ids": given})
 
 
 def _require_eligibility(eligibility: Tensor, document_ids: Tensor) -> None:

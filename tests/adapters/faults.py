@@ -539,6 +539,15 @@ def keys_from_elsewhere(kwargs: Any) -> Any:
     return {**kwargs, "cu_seqlens_k": kwargs["cu_seqlens_k"] + 1}
 
 
+def by_attention(scanned: Any) -> Any:
+    return scanned.attention
+
+
+def without_policy(batch: dict[str, object]) -> dict[str, object]:
+    batch.pop("attention_document_ids", None)
+    return batch
+
+
 def query_counted_twice(window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Take a model's window for the keys before a query."""
     before, after_it = window

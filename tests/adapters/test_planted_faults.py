@@ -228,6 +228,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("not shifted", training_batch, "_joined_shift", after(np.zeros_like)),
         Fault("seen again when joined", training_batch, "require_tensor", instead(faults.as_packed)),
     ],
+    "test_tokens_excluded_once_stay_excluded": [
+        Fault("seen again", test_r08_positions, "adapt_model_inputs", before(faults.without_policy)),
+    ],
     "test_no_derivation_writes_to_the_ids": [
         Fault("written in place", segments, "read_on_host", faults.written_in_place),
     ],
@@ -263,6 +266,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_policy_decides_which_targets_stay": [
         Fault("joined targets cut", yielding, "mask_labels", given(inside_documents=True)),
         Fault("structure unheeded", yielding, "mask_labels", given(document_ids=None)),
+    ],
+    "test_labels_of_a_batch_that_is_yielded_twice_are_those_of_once": [
+        Fault("joined over padding", yielding, "_cut_at_padding", swap(faults.by_attention)),
     ],
     "test_a_plan_places_every_token_once_or_names_it": [
         Fault("best fit unbounded", planning, "best_fit", faults.unbounded),

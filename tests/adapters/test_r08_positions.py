@@ -88,6 +88,21 @@ def test_excluded_tokens_become_holes_and_keep_their_coordinates(
     assert listed(joined["position_ids"]) == oracle.joined_positions(rows_of(ids), [oracle.positions(rows_of(ids))])[0]
 
 
+@holds_for(batch=training_batches(), data=st.data())
+def test_tokens_excluded_once_stay_excluded(batch: TrainingBatch[Tensor], data: st.DataObject) -> None:
+    """Each processor says which tokens it excludes, and a loader that adapts every batch says of none."""
+    ids = _structural(batch)
+    drawn = st.lists(st.booleans(), min_size=ids.numel(), max_size=ids.numel())
+    image, audio = (torch.tensor(data.draw(drawn)).view(ids.shape) for _ in range(2))
+    for eligible in (image, audio, None):
+        adapt_model_inputs(batch, eligible)
+    attention = batch.get("attention_document_ids", ids)
+    assert listed(attention) == [
+        [number if one and other else 0 for number, one, other in zip(*rows, strict=True)]
+        for rows in zip(rows_of(ids), listed(image), listed(audio), strict=True)
+    ]
+
+
 @given(batch=training_batches())
 def test_physical_contracts_take_joined_documents_only_without_holes(batch: TrainingBatch[Tensor]) -> None:
     adapted = adapt_model_inputs(batch)

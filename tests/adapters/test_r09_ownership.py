@@ -236,7 +236,10 @@ def test_a_whole_batch_waits_for_a_device_once(rows: int, monkeypatch: pytest.Mo
     }
     contract = PackingCapabilities("flash_varlen", True, return_document_ids=True)
     with host_reads(monkeypatch) as counted:
-        apply_packing_contract(batch, contract, flat=True)
+        apply_packing_contract(batch.copy(), contract, flat=True)
+    assert counted.total == 1
+    with host_reads(monkeypatch) as counted:
+        adapt_model_inputs(batch, ids > 0)
     assert counted.total == 1
 
 

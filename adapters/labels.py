@@ -37,7 +37,8 @@ def mask_labels(
             goes. "document": each document on its own, so its last label is its own target and stays.
         document_ids: the structural ids, where policy made other attention ids of them. They tell where a document
             really ends, so that a last target before an excluded token is known from an own last target.
-        inside_documents: keep targets inside the structural documents as well, where attention joins those.
+        inside_documents: keep targets inside the structural documents as well, where attention joins those. It takes
+            `document_ids`.
 
     Returns:
         A new tensor in the dtype of `labels`.
@@ -45,7 +46,8 @@ def mask_labels(
     Raises:
         DocumentIdsError: ids are malformed.
         EncodingError: labels are no integers of the same shape on the same device, no such `label_shift`,
-            `inside_documents` is no bool, or no policy makes attention ids of those as packed.
+            `inside_documents` is no bool or stands without `document_ids`, or no policy makes attention ids of those
+            as packed.
 
     Example:
         >>> import torch
@@ -55,7 +57,7 @@ def mask_labels(
         >>> mask_labels(torch.tensor([[11, 12, 20, 21, 0, 0]]), ids, "stream")
         tensor([[  11,   12, -100,   21, -100, -100]])
     """
-    require_flag(inside_documents, "inside_documents")
+    require_inside(inside_documents, document_ids)
     require_label_shift(label_shift)
     attention, structural = scan_bounds(labels, attention_document_ids, document_ids)
     own_last = structural.documents.ends - 1
@@ -106,6 +108,21 @@ def require_label_shift(label_shift: object, *, error: type[PackingError] = Enco
     if not is_choice(label_shift, LABEL_SHIFTS):
         remedy = f"State who shifted the labels: one of {', '.join(map(repr, LABEL_SHIFTS))}."
         raise error(Problem("label_shift", "is no label shift", "value", value=repr(label_shift), remedy=remedy))
+
+
+def require_inside(
+    inside_documents: object, document_ids: object, *, error: type[PackingError] = EncodingError
+) -> None:
+    """Raise unless `inside_documents` is a bool, and where it is True, the ids as packed are there to go by.
+
+    Raises:
+        EncodingError: it is none; or `error`, they are not.
+    """
+    require_flag(inside_documents, "inside_documents")
+    if inside_documents and document_ids is None:
+        message = "missing, and inside_documents asks for the ids as packed"
+        remedy = "Give them beside the attention ids; where no policy joined documents, leave inside_documents out."
+        raise error(Problem("document_ids", message, "missing", remedy=remedy))
 
 
 def scan_bounds(

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_choice, require_count, require_flag
-from neatpack.adapters.labels import require_label_shift, require_labels, scan_bounds
+from neatpack.adapters.arguments import require_choice, require_count
+from neatpack.adapters.labels import require_inside, require_label_shift, require_labels, scan_bounds
 from neatpack.adapters.reductions import reduce_by_document
 from neatpack.adapters.segments import Documents, Segments, as_segments
 from neatpack.contracts.batch import LabelShift
@@ -42,7 +42,8 @@ def mtp_targets(
         label_shift: who shifted `labels`, as `mask_labels` takes it. With "document" the last label of a document is
             a target of its own, and stays one at every depth.
         document_ids: the structural ids, where policy made other attention ids of them; see `mask_labels`.
-        inside_documents: keep targets inside the structural documents as well, where attention joins those.
+        inside_documents: keep targets inside the structural documents as well, where attention joins those. It takes
+            `document_ids`.
 
     Returns:
         `[batch, sequence]` in the dtype of `labels`, -100 where the target is in no document, in another one, or in
@@ -51,7 +52,8 @@ def mtp_targets(
     Raises:
         DocumentIdsError: ids are malformed.
         EncodingError: labels are no integers of the same shape on the same device, no such `label_shift`, a negative
-            depth, `inside_documents` that is no bool, or no policy makes attention ids of those as packed.
+            depth, `inside_documents` that is no bool or stands without `document_ids`, or no policy makes attention ids
+            of those as packed.
 
     Example:
         >>> ids, tokens = torch.tensor([[1, 1, 1, 2, 2, 0]]), torch.tensor([[10, 11, 12, 20, 21, 0]])
@@ -60,7 +62,7 @@ def mtp_targets(
         >>> mtp_targets(tokens, ids, 1, "model")
         tensor([[  12, -100, -100, -100, -100, -100]])
     """
-    require_flag(inside_documents, "inside_documents")
+    require_inside(inside_documents, document_ids)
     require_label_shift(label_shift)
     attention, structural = scan_bounds(labels, attention_document_ids, document_ids)
     depth = require_count(depth, "depth", "Give how many tokens lie between a token and its target.")

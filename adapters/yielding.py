@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import scan_agreeing
+from neatpack.adapters.agreement import ScannedIds, scan_agreeing
 from neatpack.adapters.arguments import require_flag
 from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure, require_tensor
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
-from neatpack.adapters.labels import mask_labels
+from neatpack.adapters.labels import mask_labels, require_inside
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.neat_metadata import build_packed_sequence_metadata
@@ -59,12 +60,15 @@ def apply_packing_contract(
             names as well, a dense `attention_mask`, an `attention_mask` of ids, or flash varlen kwargs. Flash varlen
             kwargs do not survive a cut of the batch.
         label_shift: who shifted the labels, see `mask_labels`.
-        inside_documents: keep targets inside the structural documents where attention joins them.
+        inside_documents: keep targets inside the structural documents where attention joins them. It takes
+            `document_ids`.
 
     Returns:
         The same mapping. A batch that is refused stays as it came. `_packed_seq_ids` and `document_ids` are the tensors
         that came in where those are int64, and copies otherwise; so is an `attention_mask` of ids. Labels, dense masks
-        and offsets are new, and entries that pass through are the same tensors. None is written to.
+        and offsets are new, and entries that pass through are the same tensors. None is written to. Applied again, it
+        changes nothing; but where the contract drops the ids as packed, a hole at the start of a document that
+        attention joins is one inside of it from then on, and with `label_shift="document"` takes the target before it.
 
     Raises:
         CapabilitiesError: the contract is none.
@@ -87,9 +91,9 @@ def apply_packing_contract(
         tensor([[-100,    6, -100, -100]])
     """
     capabilities = PackingCapabilities.from_contract(contract)
-    for name, value in (("flat", flat), ("inside_documents", inside_documents)):
-        require_flag(value, name)
+    require_flag(flat, "flat")
     require_batch(batch)
+    require_inside(inside_documents, batch.get("document_ids"), error=BatchError)
     labels = require_tensor(batch, "labels", "Give labels, -100 where there is no target.")
     name = next((name for name in IDS if name in batch), "document_ids")
     ids = require_tensor(batch, name, "Derive them, as document_ids_from_positions(...).")
@@ -98,15 +102,14 @@ def apply_packing_contract(
     scanned = scan_agreeing(ids, entries, field=name, position_policy=capabilities.position_policy)
     refuse_kernel_fields(entries)
     segments = scanned.attention
+    packed = _cut_at_padding(scanned) if entries.get("document_ids") is None else scanned.structural
     _require_length(segments, capabilities)
     if capabilities.packed_mask_type == "flash_varlen":
         require_no_holes(segments, name)
     fields: dict[str, object] = {
         PACKED_SEQ_IDS: ids.to(torch.int64),
         "padding_mask": _padding_mask(entries, segments),
-        "labels": mask_labels(
-            labels, segments, label_shift, document_ids=scanned.structural, inside_documents=inside_documents
-        ),
+        "labels": mask_labels(labels, segments, label_shift, document_ids=packed, inside_documents=inside_documents),
         **_contract_fields(capabilities, segments, entries),
         **(_flat_fields(capabilities, segments, ids) if flat else {}),
     }
@@ -114,6 +117,22 @@ def apply_packing_contract(
         entries.pop(key, None)
     entries.update(fields)
     return batch
+
+
+def _cut_at_padding(scanned: ScannedIds) -> Segments:
+    """Give ids for those as packed, which are not there: of what the attention ids join, padding separates documents.
+
+    A hole separates none.
+    """
+    segments = scanned.attention
+    if scanned.tokens is None or not segments.holes.size:
+        return segments
+    is_padding = scanned.tokens.ravel()[segments.bounds[segments.holes]] == 0
+    cuts = np.zeros(segments.ids.size, np.int64)
+    cuts[segments.holes[is_padding]] = 1
+    numbers = np.zeros_like(segments.ids)
+    numbers[segments.kept] = segments.owners + 1 + np.cumsum(cuts)[segments.kept]
+    return replace(segments, ids=numbers)
 
 
 def _padding_mask(entries: Mapping[str, object], segments: Segments) -> Tensor:

@@ -87,6 +87,27 @@ def test_policy_decides_which_targets_stay(
     assert int(count_valid_targets(found["labels"])) == valid
 
 
+@holds_for(batch=training_batches(), shift=_SHIFTS, joined=st.booleans(), original=st.booleans(), data=st.data())
+def test_labels_of_a_batch_that_is_yielded_twice_are_those_of_once(
+    batch: TrainingBatch[Tensor], shift: LabelShift, joined: bool, original: bool, data: st.DataObject
+) -> None:
+    """Padding between joined documents tells where one ends, where the contract drops the ids as packed."""
+    ids = batch.get("document_ids", batch["input_ids"])
+    excluded = torch.zeros_like(ids, dtype=torch.bool)
+    if not joined or shift != "document":  # Holes of joined documents do not tell of which of two they are.
+        flags = data.draw(st.lists(st.booleans(), min_size=ids.numel(), max_size=ids.numel()))
+        excluded = torch.tensor(flags).view(ids.shape)
+    attention = ids.masked_fill(excluded, 0)
+    batch["attention_document_ids"] = (attention > 0).long() if joined else attention
+    batch["labels"] = torch.arange(ids.numel()).view(ids.shape)
+    contract = PackingCapabilities("document_ids", return_document_ids=original, position_policy="sequence")
+    batch["position_ids"] = torch.arange(ids.shape[1]).expand(ids.shape)
+    once = apply_packing_contract(batch, contract, label_shift=shift).copy()
+    twice = apply_packing_contract(batch, contract, label_shift=shift)
+    assert torch.equal(once["labels"], twice["labels"])
+    assert torch.equal(once["padding_mask"], twice["padding_mask"])
+
+
 @holds_for(ids=attention_document_ids(), stream=st.booleans())
 def test_the_same_pairs_are_trained_whoever_shifts(ids: Tensor, stream: bool) -> None:
     tokens = torch.arange(ids.numel()).view(ids.shape) + 1
@@ -128,6 +149,27 @@ def test_joined_documents_keep_their_targets_unless_asked_otherwise() -> None:
     assert listed(mask_labels(labels, joined, "model", document_ids=structural)) == [[-100, 6, 7]]
     inside = mask_labels(labels, joined, "model", document_ids=structural, inside_documents=True)
     assert listed(inside) == [[-100, 6, -100]]
+
+
+def test_targets_are_not_kept_inside_documents_that_are_not_known() -> None:
+    """Of the ids that attention goes by it cannot be told where a document ends that was joined with the next one."""
+    joined, labels = torch.tensor([[1, 1, 1, 0]]), torch.tensor([[5, 6, 7, 8]])
+    batch: Any = {"input_ids": labels, "labels": labels, "attention_document_ids": joined}
+    calls: list[Callable[[], object]] = [
+        lambda: mask_labels(labels, joined, "model", inside_documents=True),
+        lambda: mtp_targets(labels, joined, 1, "model", inside_documents=True),
+        lambda: apply_packing_contract(batch, PackingCapabilities("document_ids"), inside_documents=True),
+    ]
+    for call in calls:
+        with pytest.raises(PackingError) as caught:
+            call()
+        assert [(problem.field, problem.kind) for problem in caught.value.problems] == [("document_ids", "missing")]
+    assert [*batch] == ["input_ids", "labels", "attention_document_ids"]
+    as_packed: Any = {**batch, "document_ids": torch.tensor([[1, 1, 2, 0]])}
+    found = apply_packing_contract(as_packed, PackingCapabilities("document_ids"), inside_documents=True)
+    assert listed(found["labels"]) == [[-100, 6, -100, -100]]
+    alone: Any = {"input_ids": labels, "labels": labels, "document_ids": joined}  # No policy joined them.
+    apply_packing_contract(alone, PackingCapabilities("document_ids"), inside_documents=True)
 
 
 def _first_that_no_policy_makes(attention: list[list[int]], structural: list[list[int]]) -> set[tuple[int, int]]:

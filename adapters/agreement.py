@@ -148,7 +148,7 @@ def scan_agreeing(
 
 
 def scan_batch(batch: TrainingBatch[Tensor], *others: str) -> tuple[ScannedIds, str]:
-    """Scan the ids of a batch, and check its padding mask and the other entries of these names against them.
+    """Scan the ids of a batch, and check its padding mask, positions and entries of other names against them.
 
     Returns:
         The scanned ids, and the name of those that attention goes by.
@@ -164,7 +164,7 @@ def scan_batch(batch: TrainingBatch[Tensor], *others: str) -> tuple[ScannedIds, 
         message = f"must have the shape of input_ids, {shape}"
         remedy = "Cut and pad ids together with the tokens that they belong to."
         raise BatchError(Problem(field, message, "shape", value=tuple(ids.shape), remedy=remedy))
-    given = {name: entries(batch).get(name) for name in (*IDS, "padding_mask", *others)}
+    given = {name: entries(batch).get(name) for name in (*IDS, "padding_mask", "position_ids", *others)}
     return scan_agreeing(ids, given, field=field, position_policy="sequence"), field
 
 

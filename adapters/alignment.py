@@ -73,8 +73,8 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     Raises:
         BatchError: there are no ids, an entry cannot move with the tokens, or `pad_token_id` is no int.
         DocumentIdsError: the ids are malformed, or have a hole.
-        EncodingError: the multiple is no positive int, or makes more places than int32 counts, or ids and padding mask
-            of the batch contradict one another.
+        EncodingError: the multiple is no positive int, or makes more places than int32 counts, or ids, padding mask
+            and positions of the batch contradict one another.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 1, 2, 0]])

@@ -68,8 +68,8 @@ def shard_tokens(
     Raises:
         BatchError: there are no ids or labels, or an entry cannot move with the tokens.
         DocumentIdsError: the ids are malformed, have a hole inside a document, or a row begins with padding.
-        EncodingError: no such layout, rank or `label_shift`, lengths that the group cannot share, or ids and padding
-            mask of the batch contradict one another.
+        EncodingError: no such layout, rank or `label_shift`, lengths that the group cannot share, or ids, padding mask
+            and positions of the batch contradict one another.
 
     Example:
         >>> import torch

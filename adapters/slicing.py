@@ -37,7 +37,8 @@ def split_rows(
     Raises:
         BatchError: fewer rows than microbatches, an entry whose rows are not known or not as many, or flat kwargs
             without ids.
-        EncodingError: no such `padding`, an entry is an argument of kernels, or the flat kwargs contradict the ids.
+        EncodingError: no such `padding`, an entry is an argument of kernels, or there are flat kwargs, and these, the
+            padding mask or positions contradict the ids.
         DocumentIdsError: flat kwargs are to be derived, and the ids are malformed.
 
     Example:

@@ -210,11 +210,13 @@ def test_a_token_that_the_padding_mask_knows_is_not_left_out_as_padding() -> Non
     assert pad_documents(batch, 2)["input_ids"][1].tolist() == [1004, 1005, 0, 0]
 
 
-def test_ids_and_padding_mask_that_contradict_one_another_are_refused() -> None:
+def test_ids_padding_mask_and_positions_that_contradict_one_another_are_refused() -> None:
     with pytest.raises(EncodingError, match=r"padding_mask\[row 0, position 1\] = True"):
         pad_documents(training_batch([[1, 1]], padding_mask=tensor([[1, 0]]) == 0), 2)
     with pytest.raises(EncodingError, match="document_ids"):
         pad_documents(training_batch([[1, 1]], _packed_seq_ids=tensor([[1, 2]])), 2)
+    with pytest.raises(EncodingError, match=r"position_ids\[row 0, position 1\] = 0: restarts inside a document"):
+        pad_documents(training_batch([[1, 1]], position_ids=tensor([[0, 0]])), 2)
 
 
 @pytest.mark.parametrize("pad", [pad_documents, pad_rows])

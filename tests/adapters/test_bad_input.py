@@ -790,7 +790,7 @@ def test_what_is_told_is_what_was_given(call: Callable[[], object], text: str) -
 @pytest.mark.parametrize(("field", "pad"), [("labels", 0), ("input_ids", -1), ("input_ids", 300)])
 def test_what_stands_at_padding_fits_the_dtype(field: str, pad: int) -> None:
     ids = torch.tensor([[1, 1, 2]])
-    batch: Any = {"input_ids": ids, "labels": ids, "position_ids": ids, "padding_mask": ids == 0, "document_ids": ids}
+    batch: Any = {"input_ids": ids, "labels": ids, "padding_mask": ids == 0, "document_ids": ids}
     batch[field] = ids.to(torch.uint8)
     for move in (pad_rows, pad_documents):
         with pytest.raises(PackingError, match=f"{field} = torch.uint8: cannot hold"):

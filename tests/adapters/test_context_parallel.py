@@ -121,7 +121,9 @@ def test_labels_are_shifted_before_the_cut() -> None:
 
 def test_attention_ids_decide_and_do_not_reach_a_part_as_its_boundaries() -> None:
     joined = tensor([[1, 1, 1, 1]])
-    batch = training_batch([[1, 1, 2, 2]], attention_document_ids=joined, _packed_seq_ids=joined)
+    batch = training_batch(
+        [[1, 1, 2, 2]], attention_document_ids=joined, _packed_seq_ids=joined, position_ids=torch.arange(4)[None]
+    )
     shard = shard_tokens(batch, 1, 2, "contiguous", label_shift="model")
     assert shard.continues.tolist() == [True]
     assert shard.lengths.seq_lens.tolist() == [[4]]
@@ -138,7 +140,8 @@ def test_a_target_that_policy_took_out_is_none_in_any_part() -> None:
 
 
 def test_a_hole_is_told_of_the_ids_that_have_it() -> None:
-    batch = training_batch([[1, 1, 0, 2]], attention_document_ids=tensor([[1, 1, 0, 1]]))
+    joined = tensor([[1, 1, 0, 1]])
+    batch = training_batch([[1, 1, 0, 2]], attention_document_ids=joined, position_ids=tensor([[0, 1, 0, 2]]))
     with pytest.raises(DocumentIdsError, match=r"attention_document_ids\[row 0, position 2\] = 0: a hole"):
         shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
 
@@ -149,6 +152,9 @@ def test_ids_that_contradict_one_another_are_refused() -> None:
         shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
     batch = training_batch([[1, 1, 2, 2]], padding_mask=tensor([[1, 1, 1, 0]]) == 0)
     with pytest.raises(EncodingError, match=r"padding_mask\[row 0, position 3\] = True"):
+        shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
+    batch = training_batch([[1, 1, 2, 2]], position_ids=tensor([[0, 0, 0, 1]]))
+    with pytest.raises(EncodingError, match=r"position_ids\[row 0, position 1\] = 0: restarts inside a document"):
         shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
 
 
@@ -188,7 +194,7 @@ def test_bad_arguments_are_refused() -> None:
 
 def test_a_batch_without_labels_is_refused_by_name() -> None:
     ids = torch.ones(1, 4, dtype=torch.int64)
-    batch = cast("TrainingBatch[Tensor]", {"input_ids": ids, "position_ids": ids, "document_ids": ids})
+    batch = cast("TrainingBatch[Tensor]", {"input_ids": ids, "document_ids": ids})
     with pytest.raises(BatchError, match="labels: missing"):
         shard_tokens(batch, 0, 2, "zigzag", label_shift="model")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, Final, cast
 
@@ -187,6 +188,11 @@ def require_readable(**tensors: object) -> None:
     problems = [problem for field, value in tensors.items() for problem in tensor_problems(value, field)]
     if problems:
         raise EncodingError(*problems)
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """List the names that come more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def require_pad_token(pad_token_id: object, error: type[PackingError]) -> None:

@@ -8,7 +8,8 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import tensor_problems
+from neatpack.adapters.arguments import repeated, tensor_problems
 from neatpack.adapters.host_arrays import to_tensor
 from neatpack.contracts.errors import BatchFileError, Problem, ProblemKind
 
@@ -39,7 +40,7 @@ def load_batch(path: str | Path) -> dict[str, BatchEntry]:
 
     Raises:
         BatchFileError: `path` is no path, there is no such file, its kind is unknown, it cannot be read without running
-            code from it, or it holds something else than a batch.
+            code from it, it holds something else than a batch, or two entries have one name.
 
     Example:
         >>> import tempfile
@@ -109,7 +110,9 @@ def _read_safetensors(path: Path) -> object:
 def _read_numpy(path: Path) -> object:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            return _named_once(path, [(name, arrays[name]) for name in arrays.files])
+    except BatchFileError:
+        raise
     except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, MemoryError) as error:
         remedy = "Save it with `numpy.savez`, arrays of numbers only."
         raise _error(path, f"cannot be read without pickle ({error})", "unsupported", remedy) from error
@@ -117,7 +120,10 @@ def _read_numpy(path: Path) -> object:
 
 def _read_json(path: Path) -> object:
     try:
-        content = cast("object", json.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        content = cast("object", json.loads(text, object_pairs_hook=partial(_named_once, path)))
+    except BatchFileError:
+        raise
     except (ValueError, OSError, RecursionError) as error:
         remedy = "Save an object of nested lists, numbers and strings."
         raise _error(path, f"is no JSON of a batch ({error})", "value", remedy) from error
@@ -128,6 +134,14 @@ def _read_json(path: Path) -> object:
         name: value if not isinstance(value, list) else _from_lists(path, name, cast("object", value))
         for name, value in entries.items()
     }
+
+
+def _named_once(path: Path, entries: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Make a mapping of entries, of whose names none may come again: the last one would be taken in silence."""
+    twice = repeated(name for name, _ in entries)
+    if twice:
+        raise _error(path, f"has more than one entry called {twice[0]!r}", "value", "Save each entry once.")
+    return dict(entries)
 
 
 def _from_lists(path: Path, name: str, lists: object) -> npt.NDArray[Any]:

@@ -6,13 +6,14 @@ pydantic's own constructors raise pydantic's. Needs pydantic, which nothing else
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, TypedDict, cast
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from typing_extensions import Self
 
-from neatpack.adapters.arguments import INT32_MAX
+from neatpack.adapters.arguments import INT32_MAX, repeated
 from neatpack.adapters.planning import Overlong, PackingMethod, plan_rows
 from neatpack.adapters.row_plans import RowPlan
 from neatpack.contracts.capabilities import PackedMaskType, PackingCapabilities, PositionPolicy
@@ -67,12 +68,17 @@ class WireModel(BaseModel):
             text: one JSON object.
 
         Raises:
-            PackingError: as `read`, or the text is no JSON.
+            PackingError: as `read`, the text is no JSON, or a field stands in it twice.
         """
         try:
-            return cls.model_validate_json(text)
+            model = cls.model_validate_json(text)
         except ValidationError as error:
             raise cls.error(*_problems(cls, error)) from error
+        pairs = cast("list[tuple[str, object]]", json.loads(text, object_pairs_hook=list))
+        if twice := repeated(name for name, _ in pairs):
+            remedy = "Give each field once."
+            raise cls.error(*(Problem(name, "comes more than once", "value", remedy=remedy) for name in twice))
+        return model
 
 
 _METADATA_NAMES: Final = ("requires_packed_sequence_metadata", "return_packed_sequence_metadata")

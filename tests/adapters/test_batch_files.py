@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -186,6 +188,19 @@ def test_what_cannot_be_told_apart_or_read_is_named(content: object, said: str, 
     torch.save(content, tmp_path / "batch.pt")
     with pytest.raises(BatchFileError, match=said):
         load_batch(tmp_path / "batch.pt")
+
+
+def test_entries_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Which of the two is meant cannot be told."""
+    (tmp_path / "batch.json").write_text('{"document_ids": [[1, 1]], "max_seqlen": 2, "document_ids": [[1, 2]]}')
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "batch.npz", "w") as file:
+        warnings.simplefilter("ignore", UserWarning)
+        for ids in ([[1, 1]], [[1, 2]]):
+            with file.open("document_ids.npy", "w") as entry:
+                np.save(entry, ids)
+    for name in ("batch.json", "batch.npz"):
+        with pytest.raises(BatchFileError, match=r"more than one entry called 'document_ids'\. Save"):
+            load_batch(tmp_path / name)
 
 
 @pytest.mark.parametrize("content", [[_IDS], {"document_ids": [_IDS]}, {"document_ids": _IDS.to_sparse()}, {}])

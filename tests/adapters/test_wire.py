@@ -186,6 +186,15 @@ def test_what_is_no_json_is_refused(text: str | bytes) -> None:
         WirePackingOptions.read_json(text)
 
 
+@pytest.mark.parametrize("encode", [str, str.encode])
+def test_a_field_that_stands_there_twice_is_refused(encode: Callable[[str], str | bytes]) -> None:
+    with pytest.raises(PlanError) as caught:
+        WirePackingOptions.read_json(encode('{"capacity": 8, "method": "wrap", "capacity": 4, "method": "wrap"}'))
+    assert [problem.field for problem in caught.value.problems] == ["capacity", "method"]
+    with pytest.raises(CapabilitiesError, match="packed_mask_type: comes more than once"):
+        WireCapabilities.read_json('{"packed_mask_type": "document_ids", "packed_mask_type": "flash_varlen"}')
+
+
 def test_a_model_cannot_be_changed() -> None:
     wire = WirePackingOptions.read({"capacity": 8})
     with pytest.raises(ValidationError):

@@ -11,7 +11,7 @@ from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import require_choice, require_flag
 from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure
 from neatpack.adapters.boundary_fields import IDS
-from neatpack.adapters.layout import require_no_holes, require_trailing_padding
+from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
 from neatpack.adapters.segments import Segments
 from neatpack.adapters.thd import thd_lengths
 from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, TrainingBatch
@@ -57,8 +57,11 @@ def convert_batch_output(
     if output_format == "batched":
         return batch
     segments, field = _attention_segments(batch)
-    if not padded_documents:
-        require_trailing_padding(segments, field)
+    if padded_documents:
+        require_padding_after_documents(segments, field)
+    else:
+        remedy = "Keep it at the end of the row; where documents are padded one by one, say padded_documents=True."
+        require_trailing_padding(segments, field, remedy)
     empty = np.flatnonzero(segments.documents.counts == 0)
     if empty.size:
         message = "the row holds no token"

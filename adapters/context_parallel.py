@@ -14,7 +14,7 @@ from neatpack.adapters.batch_entries import require_tensor
 from neatpack.adapters.boundary_fields import PACKED_SEQ_IDS
 from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.labels import require_label_shift
-from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.layout import require_no_holes, require_padding_after_documents
 from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.thd import padded_lengths, thd_lengths
@@ -83,9 +83,9 @@ def shard_tokens(
     """
     require_movable(batch)
     require_label_shift(label_shift)
-    scanned = _scan(batch)
+    scanned, field = _scan(batch)
     segments = scanned.attention
-    places = _places(segments, rank, ranks, layout)
+    places = _places(segments, rank, ranks, layout, field)
     on_device = segments.tensor(places)
     labels = require_tensor(batch, "labels", "Give them; without targets, they are -100 everywhere.")
     targets = mtp_targets(labels, segments, 0, label_shift, document_ids=scanned.structural)
@@ -125,28 +125,33 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
     return segments.tensor(_places(segments, rank, ranks, layout))
 
 
-def _scan(batch: TrainingBatch[Tensor]) -> ScannedIds:
-    """Scan the ids that attention goes by, which have no hole inside a document, and those as packed, in one read."""
+def _scan(batch: TrainingBatch[Tensor]) -> tuple[ScannedIds, str]:
+    """Scan the ids that attention goes by, which have no hole inside a document, and those as packed, in one read.
+
+    Returns:
+        The scanned ids, and the name of those that attention goes by.
+    """
     scanned, field = scan_batch(batch)
     require_no_holes(scanned.attention, field)
-    return scanned
+    require_padding_after_documents(scanned.attention, field, scanned.tokens)
+    return scanned, field
 
 
-def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout) -> Integers:
+def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout, field: str = "document_ids") -> Integers:
     require_choice(layout, CONTEXT_LAYOUTS, "layout")
     ranks = require_count(ranks, "ranks", "Give the size of the group.", least=1)
     rank = require_count(rank, "rank", "Ranks of a group count from 0.", most=ranks - 1)
     if layout == "zigzag" and ranks > 1:  # One rank takes all, of whatever length.
-        return _zigzag(segments, rank, ranks)
+        return _zigzag(segments, rank, ranks, field)
     if segments.sequence % ranks:
         remedy = f"Pad the rows: pad_rows(batch, {ranks})."
         message = f"rows of {segments.sequence} places do not divide among {ranks} ranks"
-        raise EncodingError(Problem("document_ids", message, "shape", value=segments.sequence, remedy=remedy))
+        raise EncodingError(Problem(field, message, "shape", value=segments.sequence, remedy=remedy))
     size = segments.sequence // ranks
     return np.tile(np.arange(rank * size, (rank + 1) * size), (segments.batch, 1))
 
 
-def _zigzag(segments: Segments, rank: int, ranks: int) -> Integers:
+def _zigzag(segments: Segments, rank: int, ranks: int, field: str) -> Integers:
     """Give the row-local places of chunk `rank` and of its mirror, slot by slot; rows of padding are slots as well."""
     documents = segments.documents
     empty = np.flatnonzero(documents.counts == 0)
@@ -160,7 +165,7 @@ def _zigzag(segments: Segments, rank: int, ranks: int) -> Integers:
         message = f"a document with its padding takes {lengths[slot]} places, no multiple of 2 * ranks = {2 * ranks}"
         remedy = f"Pad each document: pad_documents(batch, {2 * ranks})."
         position = int(starts[slot])
-        problem = Problem("document_ids", message, "shape", row, position, int(lengths[slot]), remedy)
+        problem = Problem(field, message, "shape", row, position, int(lengths[slot]), remedy)
         raise EncodingError(problem)
     chunks = lengths // (2 * ranks)
     begins = np.stack([starts + rank * chunks, starts + (2 * ranks - 1 - rank) * chunks], axis=-1).ravel()

@@ -37,8 +37,15 @@ the padded rows cannot express"
         raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
 
 
-def require_padding_after_documents(segments: Segments) -> None:
+def require_padding_after_documents(
+    segments: Segments, field: str = "document_ids", tokens: npt.NDArray[Any] | None = None
+) -> None:
     """Raise where a row that holds documents begins with padding, so that it follows none of them.
+
+    Args:
+        segments: the scanned ids.
+        field: what errors call them.
+        tokens: as `require_no_holes` takes them: where one stands there that policy took out, it is a hole.
 
     Raises:
         DocumentIdsError: with the first such row.
@@ -47,13 +54,24 @@ def require_padding_after_documents(segments: Segments) -> None:
     leading = np.flatnonzero(starts_row & (segments.ids == 0) & (segments.documents.counts[segments.rows] > 0))
     if leading.size:
         row, position = segments.locate(int(leading[0]))
+        if tokens is not None and tokens[row, position]:
+            require_no_holes(segments, field, tokens)
         message = "padding before the first document, which lengths cannot express"
         remedy = "Pad rows on the right: pad_documents(batch, 1) moves the padding there."
-        raise DocumentIdsError(Problem("document_ids", message, "unsupported", row, position, 0, remedy))
+        raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
 
 
-def require_trailing_padding(segments: Segments, field: str = "document_ids") -> None:
+def require_trailing_padding(
+    segments: Segments,
+    field: str = "document_ids",
+    remedy: str = "Keep the padding of a row at its end: pad_documents(batch, 1) moves it there.",
+) -> None:
     """Raise where padding stands anywhere but at the end of its row.
+
+    Args:
+        segments: the scanned ids.
+        field: what errors call them.
+        remedy: the way out.
 
     Raises:
         DocumentIdsError: with the first place of padding that a token follows.
@@ -63,5 +81,4 @@ def require_trailing_padding(segments: Segments, field: str = "document_ids") ->
     if early.size:
         row, position = segments.locate(int(early[0]))
         message = "padding that tokens of its row follow"
-        remedy = "Keep the padding of a row at its end."
         raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))

@@ -62,6 +62,7 @@ def test_padding_between_documents_only_where_it_was_asked_for() -> None:
     with pytest.raises(DocumentIdsError, match="padding that tokens of its row follow") as caught:
         convert_batch_output(training_batch(rows), "thd")
     assert (caught.value.problems[0].field, caught.value.problems[0].position) == ("document_ids", 1)
+    assert "padded_documents=True" in caught.value.problems[0].remedy
     batch = convert_batch_output(training_batch(rows), "thd", padded_documents=True)
     assert batch["seq_lens_padded"].tolist() == [[2, 2]]
 
@@ -112,6 +113,13 @@ def test_an_error_names_the_ids_that_have_the_hole() -> None:
     del batch["document_ids"]
     batch["_packed_seq_ids"] = tensor([[1, 0, 1, 0]])
     with pytest.raises(DocumentIdsError, match=r"_packed_seq_ids\[row 0, position 1\] = 0: a hole"):
+        convert_batch_output(batch, "thd", padded_documents=True)
+
+
+def test_an_error_names_the_ids_that_begin_with_padding() -> None:
+    batch = training_batch([[0, 1, 1, 0]], _packed_seq_ids=tensor([[0, 1, 1, 0]]))
+    del batch["document_ids"]
+    with pytest.raises(DocumentIdsError, match=r"_packed_seq_ids\[row 0, position 0\] = 0: padding before the first"):
         convert_batch_output(batch, "thd", padded_documents=True)
 
 

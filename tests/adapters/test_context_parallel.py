@@ -18,7 +18,7 @@ from neatpack.adapters.loss import mtp_targets
 from neatpack.adapters.planning import plan_rows
 from neatpack.adapters.thd import thd_lengths
 from neatpack.contracts.batch import LABEL_SHIFTS, LabelShift, TrainingBatch
-from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError
+from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, PackingError
 from tests.adapters import oracle_slicing
 from tests.adapters.batches import fault, training_batch
 from tests.adapters.host_reads import host_reads
@@ -181,6 +181,25 @@ def test_rows_padded_on_the_left_are_cut_once_their_padding_was_moved(layout: Co
     padded = pad_documents(batch, 4)
     shards = [shard_tokens(padded, rank, 2, layout, label_shift="model") for rank in range(2)]
     assert sum(int((~shard.batch["padding_mask"]).sum()) for shard in shards) == 5
+
+
+@pytest.mark.parametrize(
+    ("rows", "attention", "layout", "said"),
+    [
+        ([[0, 1, 1, 1]], [[0, 1, 1, 1]], "contiguous", r"\[row 0, position 0\] = 0: padding before the first document"),
+        ([[1, 1, 1, 1]], [[0, 1, 1, 1]], "contiguous", r"\[row 0, position 0\] = 0: a hole"),
+        ([[1, 1, 2, 2]], [[0, 0, 1, 1]], "zigzag", r"\[row 0, position 0\] = 0: a hole"),
+        ([[1, 1, 2, 2]], [[1, 1, 2, 2]], "zigzag", r"\[row 0, position 0\] = 2: a document with its padding"),
+        ([[1, 1, 1]], [[1, 1, 1]], "contiguous", " = 3: rows of 3 places do not divide"),
+    ],
+)
+def test_an_error_names_the_ids_that_attention_goes_by(
+    rows: Rows, attention: Rows, layout: ContextLayout, said: str
+) -> None:
+    """Padding can be moved; a token that policy took out at the head of a row can not."""
+    batch = training_batch(rows, attention_document_ids=tensor(attention))
+    with pytest.raises(PackingError, match=f"attention_document_ids{said}"):
+        shard_tokens(batch, 0, 2, layout, label_shift="model")
 
 
 def test_bad_arguments_are_refused() -> None:

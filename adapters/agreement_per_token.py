@@ -23,12 +23,13 @@ _RESTART_REMEDY: Final = (
 )
 
 
-def require_restarts(segments: Segments, positions: Array) -> None:
+def require_restarts(segments: Segments, positions: Array, remedy: str = _RESTART_REMEDY) -> None:
     """Refuse text positions that go on rising from one document of a row to the next, which not every model takes.
 
     Args:
         segments: of the ids that attention goes by, or of those as packed.
         positions: integers `[batch, sequence]` or `[1, sequence]`; on several axes they are not looked at.
+        remedy: the way out.
 
     Raises:
         EncodingError: positions do not restart.
@@ -49,7 +50,7 @@ def require_restarts(segments: Segments, positions: Array) -> None:
     if wrong.size:
         row, position = divmod(int(wrong[0]), segments.sequence)
         message, value = "does not restart with the document that begins here", values[wrong[0]].item()
-        raise EncodingError(Problem("position_ids", message, "disagreement", row, position, value, _RESTART_REMEDY))
+        raise EncodingError(Problem("position_ids", message, "disagreement", row, position, value, remedy))
 
 
 def require_policy(attention: Segments, structural: Segments) -> None:

@@ -108,7 +108,7 @@ def enable_xdoc_attention(
     segments = scan_array(structural, document_ids.device, "document_ids")
     _require_unjoined(structural, attention)
     shift = _joined_shift(segments, positions)
-    require_restarts(segments, positions)
+    require_restarts(segments, positions, "Build them of the ids as packed: build_position_ids(document_ids).")
     joined = (attention_ids != 0).to(torch.int64)
     if capabilities.packed_mask_type == "flash_varlen":
         joined_array = (attention != 0).astype(np.int64)

@@ -147,7 +147,8 @@ def _require_integers(given: Mapping[str, Tensor]) -> None:
 
 def _per_document(segments: Segments, numbers: npt.NDArray[Any], name: str) -> Integers:
     """Give one number per document of the rows, `[documents]`, or say which row's do not fit."""
-    problem = partial(Problem, name, remedy=f"Slice {name} along the same rows as the document ids.")
+    remedy = f"Slice {name} along the rows of the ids, and give those as packed: attention may join documents."
+    problem = partial(Problem, name, remedy=remedy)
     if numbers.shape[:-1] != (segments.batch,):
         raise BatchError(problem(f"must be [{segments.batch}, documents]", "shape", value=numbers.shape))
     most = int(numbers.max(initial=0))

@@ -146,8 +146,9 @@ def test_a_loader_yields_positions_that_run_on_where_its_contract_says_so() -> N
         apply_packing_contract(adapt_model_inputs(batch()), PackingCapabilities("document_ids"))
     contract = PackingCapabilities("document_ids", position_policy="sequence")
     assert listed(apply_packing_contract(adapt_model_inputs(batch()), contract)["position_ids"]) == [[0, 1, 2, 3, 4]]
-    with pytest.raises(EncodingError, match="does not restart"):  # They would be shifted twice.
+    with pytest.raises(EncodingError, match="does not restart") as caught:  # They would be shifted twice.
         enable_xdoc_attention(adapt_model_inputs(batch()), contract)
+    assert caught.value.problems[0].remedy == "Build them of the ids as packed: build_position_ids(document_ids)."
 
 
 @pytest.mark.parametrize("policy", ["documents", None, np.array(["document", "sequence"])])

@@ -88,7 +88,8 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     require_movable(batch)
     scanned, field = scan_batch(batch)
     segments = scanned.structural  # Tokens that policy takes out are still tokens.
-    require_no_holes(segments, "document_ids" if "document_ids" in batch else field, scanned.tokens)
+    remedy = "Give the ids as packed, document_ids without zeros between tokens: what policy took out stays a token."
+    require_no_holes(segments, "document_ids" if "document_ids" in batch else field, scanned.tokens, remedy)
     return move_tokens(batch, segments.tensor(_padded_places(segments, multiple)), pad_token_id=pad_token_id)
 
 

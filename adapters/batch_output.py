@@ -79,7 +79,7 @@ def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
     given = cast("dict[str, object]", batch)
     field = next((name for name in IDS if given.get(name) is not None), None)
     if field is None:
-        remedy = "Run adapt_model_inputs first."
+        remedy = "Supply document_ids, of which adapt_model_inputs makes them."
         raise BatchError(Problem("attention_document_ids", "the batch has no ids", "missing", remedy=remedy))
     require_structure(batch)
     refuse_kernel_fields(given)

@@ -29,6 +29,12 @@ ContextLayout = Literal["contiguous", "zigzag"]
 CONTEXT_LAYOUTS: Final[tuple[ContextLayout, ...]] = get_args(ContextLayout)
 
 
+_HOLES_REMEDY: Final = (
+    "Of padding between joined documents: call pad_documents(batch, 1), then pad_rows. Of tokens that policy took out: "
+    'take places yourself, context_places(document_ids, rank, ranks, "contiguous").'
+)
+
+
 @dataclass(frozen=True, eq=False)
 class ContextShard:
     """The part of a batch that one rank of a context-parallel group holds.
@@ -126,14 +132,21 @@ def context_places(document_ids: Tensor | Segments, rank: int, ranks: int, layou
 
 
 def _scan(batch: TrainingBatch[Tensor]) -> tuple[ScannedIds, str]:
-    """Scan the ids that attention goes by, which have no hole inside a document, and those as packed, in one read.
+    """Scan the ids that attention goes by, and those as packed, in one read.
+
+    No hole stands inside a document or at the head of a row, where lengths would count it as padding.
 
     Returns:
         The scanned ids, and the name of those that attention goes by.
     """
     scanned, field = scan_batch(batch)
-    require_no_holes(scanned.attention, field)
-    require_padding_after_documents(scanned.attention, field, scanned.tokens)
+    heads = None
+    if scanned.tokens is not None:
+        heads = np.zeros_like(scanned.tokens)
+        filled = scanned.attention.documents.counts > 0
+        heads[filled, 0] = scanned.tokens[filled, 0]
+    require_no_holes(scanned.attention, field, heads, _HOLES_REMEDY)
+    require_padding_after_documents(scanned.attention, field)
     return scanned, field
 
 

@@ -11,7 +11,12 @@ from neatpack.adapters.segments import Segments
 from neatpack.contracts.errors import DocumentIdsError, Problem
 
 
-def require_no_holes(segments: Segments, field: str = "document_ids", tokens: npt.NDArray[Any] | None = None) -> None:
+def require_no_holes(
+    segments: Segments,
+    field: str = "document_ids",
+    tokens: npt.NDArray[Any] | None = None,
+    remedy: str = "Use NEAT metadata or a mask, which leave holes out.",
+) -> None:
     """Raise where a document has a hole, which lengths and offsets over the padded row cannot express.
 
     Args:
@@ -19,6 +24,7 @@ def require_no_holes(segments: Segments, field: str = "document_ids", tokens: np
         field: what errors call them.
         tokens: `[batch, sequence]`, 0 where no token stands, if that is known from elsewhere: at the end of a document
             it alone tells a hole from padding.
+        remedy: the way out.
 
     Raises:
         DocumentIdsError: with the first hole.
@@ -33,19 +39,11 @@ def require_no_holes(segments: Segments, field: str = "document_ids", tokens: np
         row, position = divmod(int(holes.min()), segments.sequence)
         message = "a hole: zero inside a document, or where policy took out a token, which lengths and offsets over \
 the padded rows cannot express"
-        remedy = "Use NEAT metadata or a mask, which leave holes out."
         raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))
 
 
-def require_padding_after_documents(
-    segments: Segments, field: str = "document_ids", tokens: npt.NDArray[Any] | None = None
-) -> None:
+def require_padding_after_documents(segments: Segments, field: str = "document_ids") -> None:
     """Raise where a row that holds documents begins with padding, so that it follows none of them.
-
-    Args:
-        segments: the scanned ids.
-        field: what errors call them.
-        tokens: as `require_no_holes` takes them: where one stands there that policy took out, it is a hole.
 
     Raises:
         DocumentIdsError: with the first such row.
@@ -54,8 +52,6 @@ def require_padding_after_documents(
     leading = np.flatnonzero(starts_row & (segments.ids == 0) & (segments.documents.counts[segments.rows] > 0))
     if leading.size:
         row, position = segments.locate(int(leading[0]))
-        if tokens is not None and tokens[row, position]:
-            require_no_holes(segments, field, tokens)
         message = "padding before the first document, which lengths cannot express"
         remedy = "Pad rows on the right: pad_documents(batch, 1) moves the padding there."
         raise DocumentIdsError(Problem(field, message, "unsupported", row, position, 0, remedy))

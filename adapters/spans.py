@@ -42,7 +42,7 @@ def place_spans(document_ids: Tensor | Segments, spans: Sequence[Spans]) -> list
         [RowSpan(row=0, start=1, stop=3), RowSpan(row=0, start=3, stop=5)]
     """
     segments = as_segments(document_ids)
-    require_no_holes(segments)
+    require_no_holes(segments, remedy="Give the ids as packed, in which tokens that policy took out have theirs.")
     documents = segments.documents
     _require_spans(spans, documents.lengths.tolist())
     starts = documents.starts - documents.rows * segments.sequence

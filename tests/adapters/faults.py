@@ -620,14 +620,14 @@ def owned_by_the_first(original: Callable[[Segments], Integers], segments: Segme
     return np.maximum(original(segments), 0)
 
 
-def other_half(original: Callable[..., Any], segments: Segments, rank: int, ranks: int) -> Any:
+def other_half(original: Callable[..., Any], segments: Segments, rank: int, ranks: int, field: str) -> Any:
     """Give a rank the chunks of its opposite."""
-    return original(segments, ranks - 1 - rank, ranks)
+    return original(segments, ranks - 1 - rank, ranks, field)
 
 
-def next_rank(original: Callable[..., Any], segments: Segments, rank: int, ranks: int, layout: str) -> Any:
+def next_rank(original: Callable[..., Any], segments: Segments, rank: int, ranks: int, *rest: str) -> Any:
     """Give a rank what the next one should have."""
-    return original(segments, (rank + 1) % ranks, ranks, layout)
+    return original(segments, (rank + 1) % ranks, ranks, *rest)
 
 
 def window_one_wider(original: Callable[..., Any], *args: object, **kwargs: Any) -> Any:

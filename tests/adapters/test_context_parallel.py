@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from neatpack.adapters.alignment import document_multiple, pad_documents
+from neatpack.adapters.alignment import document_multiple, pad_documents, pad_rows
 from neatpack.adapters.collation import collate_documents
 from neatpack.adapters.context_parallel import CONTEXT_LAYOUTS, ContextLayout, context_places, shard_tokens
 from neatpack.adapters.loss import mtp_targets
@@ -144,6 +144,20 @@ def test_a_hole_is_told_of_the_ids_that_have_it() -> None:
     batch = training_batch([[1, 1, 0, 2]], attention_document_ids=joined, position_ids=tensor([[0, 1, 0, 2]]))
     with pytest.raises(DocumentIdsError, match=r"attention_document_ids\[row 0, position 2\] = 0: a hole"):
         shard_tokens(batch, 0, 2, "contiguous", label_shift="model")
+
+
+def test_the_ways_out_of_a_hole_lead_out() -> None:
+    rows, joined, positions = [[1, 1, 0, 2]], tensor([[1, 1, 0, 1]]), tensor([[0, 1, 0, 2]])
+    padded = training_batch(rows, attention_document_ids=joined, position_ids=positions)
+    excluded = training_batch([[1, 1, 1, 1]], attention_document_ids=joined)
+    at_head = training_batch([[1, 1, 1, 1]], attention_document_ids=tensor([[0, 1, 1, 1]]))
+    for batch in (padded, excluded, at_head):
+        with pytest.raises(DocumentIdsError, match=r"pad_documents\(batch, 1\), then pad_rows.*context_places\("):
+            shard_tokens(batch, 0, 2, "zigzag", label_shift="model")
+    trailing = pad_rows(pad_documents(padded, 1), 4)
+    parts = [shard_tokens(trailing, rank, 2, "zigzag", label_shift="model") for rank in range(2)]
+    assert sum(int((~part.batch["padding_mask"]).sum()) for part in parts) == 3
+    assert context_places(joined, 1, 2, "contiguous").tolist() == [[2, 3]]
 
 
 def test_ids_that_contradict_one_another_are_refused() -> None:

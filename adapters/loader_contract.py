@@ -11,6 +11,8 @@ from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, La
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackedMaskType, PackingCapabilities
 from neatpack.contracts.errors import ContractError, Problem
 
+_AS_ROWS: Final = 'Yield batches as they are, output_format="batched".'
+
 _FLASH_ATTENTION: Final = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 
 
@@ -64,6 +66,9 @@ inside a document. Build the model with a consumer of masks or document ids, suc
     _require_room(capabilities, sequence_length)
     if label_shift is not None:
         _require_one_shift(label_shift, model_shifts_labels)
+    if output_format == "thd" and capabilities.uses_native_fa4:
+        message = "native FlashAttention-4 gathers tokens itself, and takes no pre-packed THD"
+        raise ContractError(Problem("output_format", message, "unsupported", value=output_format, remedy=_AS_ROWS))
     physical = {"packed_mask_type": capabilities.packed_mask_type, "output_format": output_format}
     for name, encoding in physical.items():
         if encoding in ("flash_varlen", "thd"):
@@ -112,7 +117,7 @@ def _require_contiguous(field: str, value: str, *, eligibility: bool, joined: bo
     remedy = {
         "packed_mask_type": "Build the model with a consumer of masks or document ids, such as `block_causal` or "
         "`reference`.",
-        "output_format": 'Yield batches as they are, output_format="batched".',
+        "output_format": _AS_ROWS,
     }[field]
     message = "cannot express tokens excluded inside a document" if eligibility else ""
     if not eligibility and joined:

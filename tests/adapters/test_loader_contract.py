@@ -52,6 +52,13 @@ def test_lengths_cannot_express_every_policy_either(eligibility: bool, xdoc: boo
         require_supported_packing_contract(contract, **policies, output_format="thd")
 
 
+def test_thd_that_native_fa4_refuses_in_each_forward_is_refused_before_the_first() -> None:
+    contract = PackingCapabilities("document_ids", True, True)
+    require_supported_packing_contract(contract)
+    with pytest.raises(ContractError, match=r"output_format = thd: native FlashAttention-4.*batched"):
+        require_supported_packing_contract(contract, output_format="thd")
+
+
 @holds_for(limit=st.none() | st.integers(1, 9), places=st.none() | st.integers(1, 9))
 def test_rows_longer_than_the_contract_allows_are_refused_before_the_first_batch(
     limit: int | None, places: int | None

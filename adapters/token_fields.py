@@ -14,7 +14,7 @@ from torch import Tensor
 from neatpack.adapters.arguments import INTEGER_DTYPES, SIGNED_DTYPES, require_pad_token, tensor_problems
 from neatpack.adapters.batch_entries import FIELD_RULES, batch_shape, entries, holds_tensors, refuse_kernel_fields
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
-from neatpack.adapters.host_arrays import read_on_host
+from neatpack.adapters.host_arrays import Integers, read_on_host
 from neatpack.adapters.token_tensors import device_problems, dtype_problems, holds
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.errors import BatchError, Problem
@@ -59,7 +59,8 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
         batch: a batch whose tensors are per token, but for `document_keys` and `document_starts`. What is derived from
             ids, `seq_idx` among it, is made after the move.
         places: int64, `[batch, new sequence]`: for each new place the place in the same row that it takes, or -1
-            where it is padding. It is read once from its device.
+            where it is padding. It is read once from its device. Beside `document_keys`, which name documents in the
+            order in which they stand, places rise along each row.
         pad_token_id: what `input_ids` holds at new padding. Labels, which are `labels` and all integers whose name
             ends so, hold -100 there, `padding_mask` True, the others 0.
 
@@ -68,7 +69,8 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
 
     Raises:
         BatchError: an entry is neither per token nor known to stay, so that it cannot be moved, or is per token and
-            no tensor; `places` are not places of these rows, or `pad_token_id` is no int.
+            no tensor; `places` are not places of these rows, or change an order that `document_keys` name; or
+            `pad_token_id` is no int.
         EncodingError: an entry is an argument of kernels.
 
     Example:
@@ -79,7 +81,9 @@ def take_places(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
         (tensor([[10, 10,  0, 11]]), tensor([[   1,    1, -100,    2]]))
     """
     require_pad_token(pad_token_id, BatchError)
-    _require_places(places, batch_shape(batch), batch["input_ids"].device)
+    found = _read_places(places, batch_shape(batch), batch["input_ids"].device)
+    if entries(batch).get("document_keys") is not None:
+        _require_order(found)
     return move_tokens(batch, places, pad_token_id=pad_token_id)
 
 
@@ -213,7 +217,7 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
     return device_problems(value, device, name, "input_ids lies") or problems
 
 
-def _require_places(places: object, shape: tuple[int, int], device: torch.device) -> None:
+def _read_places(places: object, shape: tuple[int, int], device: torch.device) -> Integers:
     problem = partial(Problem, "places", remedy="Give for each new place one of the row, from 0, or -1 for padding.")
     if not isinstance(places, Tensor) or places.dtype != torch.int64 or not is_dense(places):
         found = places.dtype if isinstance(places, Tensor) else type(places).__name__
@@ -231,6 +235,19 @@ def _require_places(places: object, shape: tuple[int, int], device: torch.device
         row, position = (int(axis) for axis in wrong[0])
         message = f"must be from -1 to {shape[1] - 1}"
         raise BatchError(problem(message, "value", row, position, int(read[row, position])))
+    return read
+
+
+def _require_order(places: Integers) -> None:
+    """Raise where tokens would not stand in their order, so that keys would name other documents than their own."""
+    highest = np.maximum.accumulate(np.pad(places, ((0, 0), (1, 0)), constant_values=-1), axis=1)[:, :-1]
+    wrong = np.argwhere((places >= 0) & (places <= highest))
+    if wrong.size:
+        row, position = (int(axis) for axis in wrong[0])
+        message = "does not rise along the row, in whose order document_keys name documents"
+        remedy = "Keep tokens in their order, or take document_keys and document_starts out of the batch."
+        value = int(places[row, position])
+        raise BatchError(Problem("places", message, "disagreement", row, position, value, remedy))
 
 
 def _immovable(name: str, value: object) -> Problem:

@@ -26,6 +26,7 @@ from neatpack.adapters import (
     collate_documents,
     plan_rows,
     scan_segments,
+    take_places,
     unpack,
 )
 from neatpack.adapters.arguments import INTEGER_DTYPES
@@ -185,6 +186,34 @@ def test_unpacking_survives_a_cut_along_the_rows(lengths: list[int], room: int, 
             row = next(row for row, members in enumerate(plan.rows) if document in members)
             before = sum(lengths[other] for other in plan.rows[row][: plan.rows[row].index(document)])
             assert int(each[0, 0]) == row * plan.capacity + before
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS, data=st.data())
+def test_keys_name_the_documents_of_moved_tokens_or_the_move_is_refused(
+    lengths: list[int], capacity: int, options: Options, data: st.DataObject
+) -> None:
+    plan = options.plan(lengths, capacity)
+    documents = [torch.arange(length) + 100 * number for number, length in enumerate(lengths)]
+    batch: Any = collate_documents(documents, plan)
+    before = data.draw(st.integers(0, 3))
+    wide = capacity + before
+    places = torch.arange(-before, capacity).clamp(min=-1).expand(len(plan), wide).clone()
+    moved: Any = take_places(batch, places)
+    names = ("document_ids", "document_keys", "document_starts")
+    found = unpack(moved["input_ids"], *(moved[name] for name in names), plan=plan)
+    kept = sorted({piece.document for row in plan.pieces for piece in row})
+    sizes = [int(plan.placed_tokens[document]) for document in kept]
+    assert [listed(each) for each in found] == [
+        listed(documents[document][:size]) for document, size in zip(kept, sizes, strict=True)
+    ]
+    row, one, other = (data.draw(st.integers(0, size - 1)) for size in (len(plan), wide, wide))
+    places[row, [one, other]] = places[row, [other, one]]
+    if listed(places[row][places[row] >= 0]) == list(range(capacity)):
+        return
+    with pytest.raises(BatchError, match=rf"places\[row {row}, position \d+\] = \d+: does not rise"):
+        take_places(batch, places)
+    del batch["document_keys"], batch["document_starts"]
+    take_places(batch, places)
 
 
 @holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS, data=st.data())

@@ -40,8 +40,8 @@ def check_flash(segments: Segments, given: Mapping[str, object], arrays: Mapping
     wrong[documents.starts] = (cuts[before - 1] != documents.starts) | (cuts[before] != documents.ends)
     wrong = np.reshape(wrong, (segments.batch, segments.sequence))
     raise_first(name, wrong, None, "has no segment that is exactly the document that begins here")
-    if not np.array_equal(offsets, arrays["cu_seq_lens_k"]):
-        raise disagreement("cu_seq_lens_k", f"differs from {name}", "disagreement")
+    keys = arrays["cu_seq_lens_k"]
+    _require_same("cu_seq_lens_k", f"differs from {name}", None, keys, np.arange(keys.size), offsets)
     longest = int(np.diff(offsets).max())
     for name in ("max_length_q", "max_length_k"):
         _check_longest(name, given[name], longest)
@@ -126,7 +126,7 @@ def check_thd_offsets(document_ids: Tensor | Segments, given: Mapping[str, Tenso
         >>> check_thd_offsets(torch.tensor([[1, 1, 2, 0]]), {"cu_seqlens": torch.tensor([0, 3, 4])})
         Traceback (most recent call last):
         ...
-        neatpack.contracts.errors.EncodingError: cu_seqlens = [0, 3, 4]: cuts elsewhere than the document ids do. \
+        neatpack.contracts.errors.EncodingError: cu_seqlens[position 1] = 3: cuts elsewhere than the document ids do. \
 Boundaries come from the document ids alone: leave this out, or derive both from the same ids.
     """
     require_instance(given, Mapping, "given", "Give a dict of offsets by their names.")
@@ -135,14 +135,15 @@ Boundaries come from the document ids alone: leave this out, or derive both from
     segments, read = scan_beside(document_ids, *given.values())
     columns: dict[str, Integers] = {}
     for field, found in zip(given, read, strict=True):
-        own = _columns(used_offsets(found.ravel()), segments)
+        stream = found.ravel()
+        own = _columns(used_offsets(stream), segments)
         if own is None:
-            raise disagreement(field, "cuts elsewhere than the document ids do", "disagreement", found.ravel().tolist())
+            raise _wrong(field, "cuts elsewhere than the document ids do", stream, _first_wrong(stream, segments))
         columns[field] = own
         first = next(iter(columns))
-        if not np.array_equal(own, columns[first]):
-            message = f"has documents in other columns than {first}"
-            raise disagreement(field, message, "disagreement", found.ravel().tolist())
+        moved = own[own != columns[first]]
+        if moved.size:
+            raise _wrong(field, f"has documents in other columns than {first}", stream, int(moved[0]))
 
 
 def _require_stream(field: str, offsets: Tensor) -> None:
@@ -154,6 +155,48 @@ def _require_stream(field: str, offsets: Tensor) -> None:
         problems = [Problem(field, message, "shape", value=form, remedy="Give the offsets of one stream.")]
     if problems:
         raise EncodingError(*problems)
+
+
+def _wrong(field: str, message: str, offsets: Array, position: int) -> EncodingError:
+    value = next(iter(offsets[position:].tolist()), None)
+    return disagreement(field, message, "disagreement", value, position=position)
+
+
+def _first_wrong(offsets: Array, segments: Segments) -> int:
+    """Give the index of the first offset with which no right ones begin, be they of tokens or of places."""
+    breaks = np.append(False, offsets[1:] < offsets[:-1])[: offsets.size] | (offsets < 0)
+    stop = int(breaks.argmax()) if breaks.any() else offsets.size
+    used = offsets[:stop].astype(np.int64)
+    wrong = max(_first_wrong_of_tokens(used, segments), _first_wrong_of_places(used, segments))
+    if wrong <= stop:
+        return wrong
+    return stop + int((offsets[stop:] >= 0).argmax())  # What goes on behind offsets that are all there.
+
+
+def _first_wrong_of_tokens(used: Integers, segments: Segments) -> int:
+    """Give it for offsets that count tokens: their number where all are right, and one more where none is missing."""
+    right = offsets_of(segments.documents.lengths).astype(np.int64)
+    indices = np.searchsorted(right, used)
+    wrong = (right[np.minimum(indices, right.size - 1)] != used) | (np.diff(indices, prepend=-1) > 1)
+    if wrong.any():
+        return int(wrong.argmax())
+    return used.size + int(used.size > 0 and used[-1] == right[-1])
+
+
+def _first_wrong_of_places(used: Integers, segments: Segments) -> int:
+    """Give it for offsets that count places; 0 where a document has a hole, which those cannot express."""
+    if segments.holes.size:
+        return 0
+    starts, ends = segments.documents.starts, segments.documents.ends
+    before = np.append(0, used)[:-1]
+    over_a_start = np.searchsorted(starts, used) > np.searchsorted(starts, before, side="right")
+    inside = np.searchsorted(starts, used) > np.searchsorted(ends, used, side="right")
+    over_a_row = np.isin(before, starts) & (used > before - before % segments.sequence + segments.sequence)
+    wrong = over_a_start | inside | over_a_row | (used > segments.batch * segments.sequence)
+    wrong[:1] |= used[:1] != 0
+    if wrong.any():
+        return int(wrong.argmax())
+    return used.size + int(used.size > 0 and used[-1] >= ends.max(initial=0))
 
 
 def _columns(cuts: Integers | None, segments: Segments) -> Integers | None:
@@ -188,7 +231,7 @@ def _require_pairs(real: Array, padded: Array) -> None:
     raise_first(name, (real > 0) != (padded > 0), padded, message)
 
 
-def _require_same(name: str, message: str, row: int, entries: Array, columns: Integers, wanted: Array) -> None:
+def _require_same(name: str, message: str, row: int | None, entries: Array, columns: Integers, wanted: Array) -> None:
     """Raise at the first of the entries in these columns that is another than the wanted one."""
     size = min(columns.size, wanted.size)
     differ = np.append(entries[columns[:size]] != wanted[:size], columns.size != wanted.size)

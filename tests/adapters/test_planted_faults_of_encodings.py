@@ -208,6 +208,8 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_offsets_of_thd_are_compared_with_the_ids": [
         Fault("cut anywhere", agreement_of_offsets, "_cuts_places", returns(True)),
         Fault("tokens alone", agreement_of_offsets, "_cuts_places", returns(False)),
+        Fault("first offset named", agreement_of_offsets, "_first_wrong", returns(0)),
+        Fault("places named as tokens", agreement_of_offsets, "_first_wrong_of_places", returns(0)),
     ],
     "test_offsets_that_are_paired_have_each_document_in_one_column": [
         Fault("columns unheeded", agreement_of_offsets, "_columns", after(np.zeros_like)),

@@ -517,6 +517,16 @@ def test_tokens_excluded_before_are_no_contradiction() -> None:
     assert torch.equal(batch.get("attention_document_ids", _ROWS[:0]), torch.where(torch.arange(6) == 3, 0, _ROWS))
 
 
+@pytest.mark.parametrize(("keys", "position", "value"), [([0, 1, 4], 1, 1), ([0, 2], 2, None), ([0, 2, 4, 4], 3, 4)])
+def test_the_first_offset_of_keys_that_differs_is_named(keys: list[int], position: int, value: int | None) -> None:
+    ids = torch.tensor([[1, 1, 2, 2]])
+    kwargs: Any = {**flash_varlen_kwargs(ids), "cu_seq_lens_k": torch.tensor(keys, dtype=torch.int32)}
+    with pytest.raises(EncodingError, match="differs from cu_seq_lens_q") as caught:
+        check_agreement(ids, kwargs)
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.position, problem.value) == ("cu_seq_lens_k", position, value)
+
+
 @pytest.mark.parametrize("name", ["cu_seqlens_q", "cu_seqlens_kv_padded", "max_seqlen_k", "packed_seq_params"])
 def test_arguments_of_kernels_are_refused_and_nothing_changes(name: str) -> None:
     """Their names do not tell which places they count, so that nothing could be compared."""

@@ -34,6 +34,16 @@ def cuts_agree(rows: Rows, cuts: list[int]) -> bool:
     return whole and cuts[:1] == [0] and found == [run for run in runs if run[1]]
 
 
+def begins_right(rows: Rows, found: list[int], place: int) -> bool:
+    """Whether offsets up to this place, that included, may be followed by others so that all are right."""
+    head = found[: place + 1]
+    if place >= len(found) or head[-1] < 0:
+        return False
+    runs = [(id_, len(list(run))) for ids in rows for id_, run in groupby(ids)]
+    rest = (accumulate(length for _, length in runs), accumulate(length for id_, length in runs if id_))
+    return any(cuts_agree(rows, head + [end for end in ends if end > head[-1]]) for ends in rest)
+
+
 @holds_for(rows=rows_of_ids(holes=False), data=st.data())
 def test_offsets_of_thd_are_compared_with_the_ids(rows: Rows, data: st.DataObject) -> None:
     ids = tensor(rows)
@@ -47,16 +57,23 @@ def test_offsets_of_thd_are_compared_with_the_ids(rows: Rows, data: st.DataObjec
     offsets = torch.tensor([*cuts, *fill], dtype=data.draw(st.sampled_from([torch.int32, torch.int64])))
     if cuts_agree(rows, cuts):
         check_thd_offsets(ids, {"cu_seqlens": offsets})
-    else:
-        with pytest.raises(EncodingError, match=r"^other = .*cuts elsewhere"):
-            check_thd_offsets(ids, {"other": offsets})
+        return
+    with pytest.raises(EncodingError, match="cuts elsewhere") as caught:
+        check_thd_offsets(ids, {"other": offsets})
+    problem = caught.value.problems[0]
+    found = [*cuts, *fill]
+    assert problem.position == next(place for place in range(len(cuts) + 1) if not begins_right(rows, found, place))
+    assert (problem.field, problem.value) == ("other", next(iter(found[problem.position :]), None))
 
 
-@pytest.mark.parametrize("cuts", [[0, 4, 2], [0, -1, 2, 4], [-1, 0, 2, 4], [2, 0, 4]])
-def test_offsets_of_thd_rise_up_to_what_is_unused(cuts: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("cuts", "place"),
+    [([0, 4, 2], 1), ([0, 2, 1], 2), ([0, -1, 2, 4], 1), ([-1, 0, 2, 4], 0), ([2, 0, 4], 0), ([0, 2, 4, -1, 4], 4)],
+)
+def test_offsets_of_thd_rise_up_to_what_is_unused(cuts: list[int], place: int) -> None:
     ids = torch.tensor([[1, 1, 2, 2]])
     check_thd_offsets(ids, {"cu_seqlens": torch.tensor([0, 2, 2, 4, -1, -1000])})
-    with pytest.raises(EncodingError, match="cuts elsewhere"):
+    with pytest.raises(EncodingError, match=rf"^cu_seqlens\[position {place}\] = {cuts[place]}: cuts elsewhere"):
         check_thd_offsets(ids, {"cu_seqlens": torch.tensor(cuts)})
 
 
@@ -71,7 +88,10 @@ def test_offsets_that_are_paired_have_each_document_in_one_column(rows: Rows, da
     if real[place] == real[-1]:  # No document stands behind the empty one.
         check_thd_offsets(ids, {"cu_seqlens_q": longer, "cu_seqlens_q_padded": slots})
         return
-    with pytest.raises(EncodingError, match=r"^cu_seqlens_q_padded = .*other columns than cu_seqlens_q\."):
+    with pytest.raises(
+        EncodingError,
+        match=r"^cu_seqlens_q_padded\[position \d+\] = \d+: has documents in other columns than cu_seqlens_q\.",
+    ):
         check_thd_offsets(ids, {"cu_seqlens_q": longer, "cu_seqlens_q_padded": slots})
 
 

@@ -139,6 +139,15 @@ def test_a_target_that_policy_took_out_is_none_in_any_part() -> None:
     assert [part["labels"].tolist() for part in parts] == [[[2, 3]], [[-100, -100]]]
 
 
+@pytest.mark.parametrize("layout", CONTEXT_LAYOUTS)
+def test_a_row_of_which_policy_took_out_every_token_is_padding(layout: ContextLayout) -> None:
+    excluded = tensor([[1, 1, 1, 1], [0, 0, 0, 0]])
+    batch = training_batch([[1, 1, 1, 1], [1, 1, 1, 1]], attention_document_ids=excluded)
+    parts = [shard_tokens(batch, rank, 2, layout, label_shift="model") for rank in range(2)]
+    assert all(part.batch["labels"][1].tolist() == [-100, -100] for part in parts)
+    assert parts[0].lengths.seq_lens.tolist() == [[4], [-1000]]
+
+
 def test_a_hole_is_told_of_the_ids_that_have_it() -> None:
     joined = tensor([[1, 1, 0, 1]])
     batch = training_batch([[1, 1, 0, 2]], attention_document_ids=joined, position_ids=tensor([[0, 1, 0, 2]]))

@@ -77,6 +77,17 @@ def test_offsets_of_thd_rise_up_to_what_is_unused(cuts: list[int], place: int) -
         check_thd_offsets(ids, {"cu_seqlens": torch.tensor(cuts)})
 
 
+@pytest.mark.parametrize(
+    ("row", "cuts", "place"),
+    [([1, 0, 2, 0], [0, 2, 3, -1, 4], 4), ([1, 0, 1, 2], [0, 3, 4], 1), ([0, 0], [0, 2, 3], 2)],
+)
+def test_the_first_offset_that_is_wrong_is_named(row: list[int], cuts: list[int], place: int) -> None:
+    """Behind offsets of places that are all there; where places cannot express a hole; without any document."""
+    with pytest.raises(EncodingError) as caught:
+        check_thd_offsets(torch.tensor([row]), {"cu_seqlens": torch.tensor(cuts)})
+    assert (caught.value.problems[0].position, caught.value.problems[0].value) == (place, cuts[place])
+
+
 @holds_for(rows=rows_of_ids(holes=False, leading=False), data=st.data())
 def test_offsets_that_are_paired_have_each_document_in_one_column(rows: Rows, data: st.DataObject) -> None:
     real, padded = oracle_thd.thd_flat(rows)

@@ -151,6 +151,23 @@ def test_joined_documents_keep_their_targets_unless_asked_otherwise() -> None:
     assert listed(inside) == [[-100, 6, -100]]
 
 
+@pytest.mark.parametrize(
+    ("padding", "expected"), [([False, True], 6), ([True, False], -100), ([False, False], -100), (None, -100)]
+)
+def test_padding_ends_a_document_where_the_ids_as_packed_are_not_there_and_a_hole_does_not(
+    padding: list[bool] | None, expected: int
+) -> None:
+    """Padding at place 2 or 5; what else is 0 is a token that policy took out of the document around it."""
+    ids, labels = torch.tensor([[1, 1, 0, 1, 1, 0, 1]]), torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
+    batch: Any = {"input_ids": ids, "labels": labels, "attention_document_ids": ids}
+    if padding is not None:
+        at_2, at_5 = padding[::-1]
+        batch["padding_mask"] = torch.tensor([[False, False, at_2, False, False, at_5, False]])
+    found = apply_packing_contract(batch, PackingCapabilities("document_ids"), label_shift="document")
+    last = 9 if padding == [True, False] else -100
+    assert listed(found["labels"]) == [[5, expected, -100, 8, last, -100, 11]]
+
+
 def test_targets_are_not_kept_inside_documents_that_are_not_known() -> None:
     """Of the ids that attention goes by it cannot be told where a document ends that was joined with the next one."""
     joined, labels = torch.tensor([[1, 1, 1, 0]]), torch.tensor([[5, 6, 7, 8]])

@@ -212,6 +212,9 @@ def test_keys_name_the_documents_of_moved_tokens_or_the_move_is_refused(
         return
     with pytest.raises(BatchError, match=rf"places\[row {row}, position \d+\] = \d+: does not rise"):
         take_places(batch, places)
+    places[row] = 0
+    with pytest.raises(BatchError, match=rf"places\[row {row}, position 1\] = 0: does not rise"):
+        take_places(batch, places)
     del batch["document_keys"], batch["document_starts"]
     take_places(batch, places)
 

@@ -28,11 +28,12 @@ ContextLayout = Literal["contiguous", "zigzag"]
 
 CONTEXT_LAYOUTS: Final[tuple[ContextLayout, ...]] = get_args(ContextLayout)
 
-
 _HOLES_REMEDY: Final = (
     "Of padding between joined documents: call pad_documents(batch, 1), then pad_rows. Of tokens that policy took out: "
     'take places yourself, context_places(document_ids, rank, ranks, "contiguous").'
 )
+_PAD_DOCUMENTS: Final = "Pad each document: pad_documents(batch, {multiple})."
+_PAD_ROWS: Final = "Pad rows whose documents attention joins: pad_rows(batch, {multiple})."
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def shard_tokens(
     require_label_shift(label_shift)
     scanned, field = _scan(batch)
     segments = scanned.attention
-    places = _places(segments, rank, ranks, layout, field)
+    places = _places(segments, rank, ranks, layout, field, _longer(scanned))
     on_device = segments.tensor(places)
     labels = require_tensor(batch, "labels", "Give them; without targets, they are -100 everywhere.")
     targets = mtp_targets(labels, segments, 0, label_shift, document_ids=scanned.structural)
@@ -150,12 +151,28 @@ def _scan(batch: TrainingBatch[Tensor]) -> tuple[ScannedIds, str]:
     return scanned, field
 
 
-def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout, field: str = "document_ids") -> Integers:
+def _longer(scanned: ScannedIds) -> str:
+    """Say how documents are made as long as zigzag cuts them, `{multiple}` in place of the multiple."""
+    seen, packed = scanned.attention.documents, scanned.structural.documents
+    if not np.isin(seen.starts, packed.starts).all():
+        return _HOLES_REMEDY  # Policy took out the head of a document, and padding gives it no other start.
+    joined = np.searchsorted(packed.starts, seen.ends) - np.searchsorted(packed.starts, seen.starts) > 1
+    return _PAD_ROWS if joined.any() else _PAD_DOCUMENTS
+
+
+def _places(
+    segments: Segments,
+    rank: int,
+    ranks: int,
+    layout: ContextLayout,
+    field: str = "document_ids",
+    longer: str = _PAD_DOCUMENTS,
+) -> Integers:
     require_choice(layout, CONTEXT_LAYOUTS, "layout")
     ranks = require_count(ranks, "ranks", "Give the size of the group.", least=1)
     rank = require_count(rank, "rank", "Ranks of a group count from 0.", most=ranks - 1)
     if layout == "zigzag" and ranks > 1:  # One rank takes all, of whatever length.
-        return _zigzag(segments, rank, ranks, field)
+        return _zigzag(segments, rank, ranks, field, longer)
     if segments.sequence % ranks:
         remedy = f"Pad the rows: pad_rows(batch, {ranks})."
         message = f"rows of {segments.sequence} places do not divide among {ranks} ranks"
@@ -164,7 +181,7 @@ def _places(segments: Segments, rank: int, ranks: int, layout: ContextLayout, fi
     return np.tile(np.arange(rank * size, (rank + 1) * size), (segments.batch, 1))
 
 
-def _zigzag(segments: Segments, rank: int, ranks: int, field: str) -> Integers:
+def _zigzag(segments: Segments, rank: int, ranks: int, field: str, longer: str) -> Integers:
     """Give the row-local places of chunk `rank` and of its mirror, slot by slot; rows of padding are slots as well."""
     documents = segments.documents
     empty = np.flatnonzero(documents.counts == 0)
@@ -176,7 +193,7 @@ def _zigzag(segments: Segments, rank: int, ranks: int, field: str) -> Integers:
         slot = int(wrong[0])
         row = int(np.insert(documents.rows, at, empty)[slot])
         message = f"a document with its padding takes {lengths[slot]} places, no multiple of 2 * ranks = {2 * ranks}"
-        remedy = f"Pad each document: pad_documents(batch, {2 * ranks})."
+        remedy = longer.format(multiple=2 * ranks)
         position = int(starts[slot])
         problem = Problem(field, message, "shape", row, position, int(lengths[slot]), remedy)
         raise EncodingError(problem)

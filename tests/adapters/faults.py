@@ -620,9 +620,9 @@ def owned_by_the_first(original: Callable[[Segments], Integers], segments: Segme
     return np.maximum(original(segments), 0)
 
 
-def other_half(original: Callable[..., Any], segments: Segments, rank: int, ranks: int, field: str) -> Any:
+def other_half(original: Callable[..., Any], segments: Segments, rank: int, ranks: int, *rest: str) -> Any:
     """Give a rank the chunks of its opposite."""
-    return original(segments, ranks - 1 - rank, ranks, field)
+    return original(segments, ranks - 1 - rank, ranks, *rest)
 
 
 def next_rank(original: Callable[..., Any], segments: Segments, rank: int, ranks: int, *rest: str) -> Any:

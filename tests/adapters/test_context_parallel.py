@@ -169,6 +169,22 @@ def test_the_ways_out_of_a_hole_lead_out() -> None:
     assert context_places(joined, 1, 2, "contiguous").tolist() == [[2, 3]]
 
 
+def test_the_ways_out_of_lengths_that_do_not_divide_lead_out() -> None:
+    apart = training_batch([[1, 1, 2, 2]])
+    joined = training_batch([[1, 1, 2]], attention_document_ids=tensor([[1, 1, 1]]), position_ids=tensor([[0, 1, 2]]))
+    late = training_batch([[1, 1, 1, 1, 2, 2, 2, 2]], attention_document_ids=tensor([[1, 1, 1, 1, 0, 2, 2, 2]]))
+    ways: list[tuple[TrainingBatch[Tensor], Any, str]] = [
+        (apart, pad_documents, r"pad_documents\(batch, 4\)\.$"),
+        (joined, pad_rows, r"pad_rows\(batch, 4\)\.$"),
+    ]
+    for batch, pad, said in ways:
+        with pytest.raises(EncodingError, match=said):
+            shard_tokens(batch, 0, 2, "zigzag", label_shift="model")
+        shard_tokens(pad(batch, 4), 0, 2, "zigzag", label_shift="model")
+    with pytest.raises(EncodingError, match=r"context_places\(document_ids, rank, ranks, \"contiguous\"\)\.$"):
+        shard_tokens(late, 0, 2, "zigzag", label_shift="model")
+
+
 def test_ids_that_contradict_one_another_are_refused() -> None:
     batch = training_batch([[1, 1, 2, 2]], _packed_seq_ids=tensor([[1, 2, 2, 2]]))
     with pytest.raises(EncodingError, match="document_ids"):

@@ -55,7 +55,7 @@ def _moved(segments: Segments, firsts: Integers) -> Integers:
     """Count on from the first position of each run: the places of a row, all of a run moved by one number."""
     shifts = firsts - segments.bounds[:-1] % segments.sequence
     positions: Integers = shifts.repeat(segments.lengths)
-    rows = positions.reshape(segments.batch, segments.sequence)
+    rows = np.reshape(positions, (segments.batch, segments.sequence))
     rows += np.arange(segments.sequence)
     for run in segments.padding.tolist():
         positions[segments.bounds[run] : segments.bounds[run + 1]] = 0

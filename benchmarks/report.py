@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from benchmarks.records import Outcome, Reading, number
 
 _PACKAGES: Final = ("neatpack", "torch", "numpy", "nemo-automodel", "transformers", "torchtitan", "trl", "fla-core")
@@ -33,7 +35,8 @@ def describe(command: str) -> Run:
     today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
     load = f"load average {os.getloadavg()[1]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     cores = f"{os.cpu_count()} cores with a {load}"
-    machine = f"{_processor()}, {cores}, {platform.system()}, Python {platform.python_version()}"
+    processor = f"{_processor()} with {torch.backends.cpu.get_cpu_capability()}"
+    machine = f"{processor}, {cores}, {platform.system()}, Python {platform.python_version()}"
     return Run(command, today, machine, {name: _version(name) for name in _PACKAGES})
 
 

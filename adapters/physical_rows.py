@@ -49,7 +49,7 @@ def row_offsets(
     """
     segments = as_segments(document_ids)
     bounds, _ = physical_bounds(segments, padding)
-    begins = segments.sequence * np.arange(segments.batch + 1, dtype=np.int32)
+    begins = np.arange(0, segments.batch * segments.sequence + 1, segments.sequence, dtype=np.int32)
     heads = bounds.searchsorted(begins)
     needed = greatest(heads[1:] - heads[:-1]) + 1
     offsets = _windows(bounds, heads[:-1], needed)

@@ -323,9 +323,10 @@ def _floats_told(segments: Segments, ids: npt.NDArray[np.integer[Any]]) -> bool:
     # Of NaN, each would be a run: then ids do not rise from run to run.
     if not segments.in_order and greatest(np.frombuffer(segments.ids, np.uint64)) > _INFINITY_BITS:
         return False
-    if not segments.zeros.size:
+    zeros = segments.zeros
+    if not zeros.size:
         return True
-    positions = segments.bounds.take(segments.zeros) % segments.sequence
+    positions = segments.bounds.take(zeros) % segments.sequence
     return int(ids[:, positions.item(positions.argmin()) :].min()) >= 0
 
 

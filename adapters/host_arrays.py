@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -76,3 +77,11 @@ def to_tensor(array: npt.NDArray[Any], device: torch.device = _CPU) -> Tensor:
     """Bring an array to a device; on the CPU, which is the default, the memory is shared."""
     tensor = torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
     return tensor if device == _CPU else tensor.to(device)
+
+
+@lru_cache(maxsize=2)  # Rows of the next batch are as long, and to copy numbers takes less time than to count.
+def row_places(sequence: int) -> Integers:
+    """Give 0, 1, ..., as many as a row has places. They are kept, and cannot be written to."""
+    places = np.arange(sequence)
+    places.flags.writeable = False
+    return places

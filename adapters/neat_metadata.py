@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, too_many_places
-from neatpack.adapters.host_arrays import read_together, to_tensor
+from neatpack.adapters.host_arrays import read_together, row_places, to_tensor
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
 from neatpack.adapters.offsets import wrong_offset
 from neatpack.adapters.segments import Documents, Segments, as_segments
@@ -81,9 +81,10 @@ def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
         tensor([[ 0, -1,  2,  3]])
     """
     segments = as_segments(document_ids)
-    indices = np.arange(segments.sequence)[None]
     if segments.batch > 1:  # By addition: a copy of memory is many times slower where both addresses end alike.
-        indices = np.zeros((segments.batch, 1), np.int64) + indices
+        indices = np.zeros((segments.batch, 1), np.int64) + row_places(segments.sequence)
+    else:
+        indices = np.arange(segments.sequence)[None]
     flat = indices.ravel()
     for start, stop in segments.blanks:
         flat[start:stop] = UNUSED_OFFSET

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from neatpack.adapters.arguments import require_count
-from neatpack.adapters.host_arrays import Integers
+from neatpack.adapters.host_arrays import Integers, row_places
 from neatpack.adapters.segments import MANY_PLACES, Segments, as_segments
 from neatpack.adapters.token_tensors import integer_rows_problems
 from neatpack.contracts.errors import EncodingError
@@ -56,7 +56,7 @@ def _moved(segments: Segments, firsts: Integers) -> Integers:
     shifts = firsts - segments.bounds[:-1] % segments.sequence
     positions: Integers = shifts.repeat(segments.lengths)
     rows = np.reshape(positions, (segments.batch, segments.sequence))
-    rows += np.arange(segments.sequence)
+    rows += row_places(segments.sequence)
     for run in segments.padding.tolist():
         positions[segments.bounds[run] : segments.bounds[run + 1]] = 0
     return positions

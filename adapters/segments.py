@@ -297,15 +297,17 @@ def greatest(numbers: npt.NDArray[np.integer[Any]]) -> int:
 
 def _find_runs(ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segments:
     flat = ids.ravel()
-    if flat.dtype == np.int64 and flat.size >= MANY_PLACES:
-        segments = _runs_between(_as_compared(flat), ids, device)
+    shape = (ids.shape[0], ids.shape[1], device)
+    if flat.size >= MANY_PLACES and flat.dtype == np.int64:
+        segments = _runs_between(_as_compared(flat), flat, *shape)
         if _floats_told(segments, ids):
             return segments
-    return _runs_between(flat, ids, device)
+    return _runs_between(flat, flat, *shape)
 
 
-def _runs_between(compared: npt.NDArray[Any], ids: npt.NDArray[np.integer[Any]], device: torch.device) -> Segments:
-    batch, sequence = ids.shape
+def _runs_between(
+    compared: npt.NDArray[Any], ids: npt.NDArray[np.integer[Any]], batch: int, sequence: int, device: torch.device
+) -> Segments:
     opens = flags_for(ids.size)
     np.not_equal(compared[1:], compared[:-1], out=opens[1 : ids.size])
     bounds = bounds_of(opens, ids.size, sequence)

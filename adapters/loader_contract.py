@@ -13,6 +13,8 @@ from neatpack.contracts.errors import ContractError, Problem
 
 _AS_ROWS: Final = 'Yield batches as they are, output_format="batched".'
 
+_KEEPING_HOLES: Final = "Build the model with a consumer that keeps holes, such as `block_causal` or `reference`."
+
 _FLASH_ATTENTION: Final = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 
 
@@ -30,7 +32,8 @@ def require_supported_packing_contract(
     """Raise unless a loader with these policies can serve the contract. Call it before workers start.
 
     Flash varlen kwargs and THD lengths count the places of the padded rows: a document is one contiguous segment. So
-    tokens excluded inside a document cannot be expressed, nor can padding between documents that are joined.
+    tokens excluded inside a document cannot be expressed, nor can padding between documents that are joined. Nor does
+    a model take them whose contract says `takes_holes=False`, in whatever form it learns the boundaries.
 
     Args:
         contract: of either generation.
@@ -54,7 +57,7 @@ def require_supported_packing_contract(
         Traceback (most recent call last):
         ...
         neatpack.contracts.errors.ContractError: packed_mask_type = flash_varlen: cannot express tokens excluded \
-inside a document. Build the model with a consumer of masks or document ids, such as `block_causal` or `reference`.
+inside a document. Build the model with a consumer that keeps holes, such as `block_causal` or `reference`.
     """
     capabilities = PackingCapabilities.from_contract(contract)
     flags = {"eligibility": eligibility, "xdoc": xdoc, "trailing_padding": trailing_padding}
@@ -69,10 +72,13 @@ inside a document. Build the model with a consumer of masks or document ids, suc
     if output_format == "thd" and capabilities.uses_native_fa4:
         message = "native FlashAttention-4 gathers tokens itself, and takes no pre-packed THD"
         raise ContractError(Problem("output_format", message, "unsupported", value=output_format, remedy=_AS_ROWS))
-    physical = {"packed_mask_type": capabilities.packed_mask_type, "output_format": output_format}
-    for name, encoding in physical.items():
-        if encoding in ("flash_varlen", "thd"):
-            _require_contiguous(name, encoding, eligibility=eligibility, joined=xdoc and not trailing_padding)
+    joined = xdoc and not trailing_padding
+    if capabilities.packed_mask_type == "flash_varlen":
+        _require_contiguous("packed_mask_type", "flash_varlen", eligibility=eligibility, joined=joined)
+    elif not capabilities.takes_holes:
+        _require_contiguous("takes_holes", False, eligibility=eligibility, joined=joined)
+    if output_format == "thd":
+        _require_contiguous("output_format", output_format, eligibility=eligibility, joined=joined)
 
 
 def resolve_packing_contract(
@@ -112,16 +118,13 @@ def _require_name(name: object, remedy: str) -> None:
         raise ContractError(Problem("attn_implementation", "must be a str", "type", value=repr(name), remedy=remedy))
 
 
-def _require_contiguous(field: str, value: str, *, eligibility: bool, joined: bool) -> None:
+def _require_contiguous(field: str, value: str | bool, *, eligibility: bool, joined: bool) -> None:
     """Raise where documents would not be contiguous segments of the padded rows."""
-    remedy = {
-        "packed_mask_type": "Build the model with a consumer of masks or document ids, such as `block_causal` or "
-        "`reference`.",
-        "output_format": _AS_ROWS,
-    }[field]
-    message = "cannot express tokens excluded inside a document" if eligibility else ""
+    remedy = _AS_ROWS if field == "output_format" else _KEEPING_HOLES
+    refuses = "the model takes no" if field == "takes_holes" else "cannot express"
+    message = f"{refuses} tokens excluded inside a document" if eligibility else ""
     if not eligibility and joined:
-        message = "cannot express padding between documents that are joined"
+        message = f"{refuses} padding between documents that are joined"
         remedy = f"Pack so that padding trails, and pass trailing_padding=True. {remedy}"
     if message:
         raise ContractError(Problem(field, message, "unsupported", value=value, remedy=remedy))

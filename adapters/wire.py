@@ -99,13 +99,14 @@ class WireCapabilities(WireModel):
         >>> wire = WireCapabilities.read({"packed_mask_type": "document_ids", "max_sequence_length": 4096})
         >>> wire.to_core()
         PackingCapabilities(packed_mask_type='document_ids', requires_packed_sequence_metadata=False, \
-uses_native_fa4=False, return_document_ids=False, max_sequence_length=4096, position_policy='document')
+uses_native_fa4=False, return_document_ids=False, max_sequence_length=4096, position_policy='document', \
+takes_holes=True)
         >>> WireCapabilities.read({"packed_mask_type": "document_ids", "mask": "causal"})
         Traceback (most recent call last):
         ...
         neatpack.contracts.errors.CapabilitiesError: mask = 'causal': extra inputs are not permitted. Known are \
 packed_mask_type, requires_packed_sequence_metadata, uses_native_fa4, return_document_ids, max_sequence_length, \
-position_policy.
+position_policy, takes_holes.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_name_either)
@@ -118,6 +119,7 @@ position_policy.
     return_document_ids: bool = False
     max_sequence_length: Annotated[int, Field(ge=1)] | None = None
     position_policy: PositionPolicy = "document"
+    takes_holes: bool = True
 
     @classmethod
     def from_core(cls, capabilities: PackingCapabilities) -> Self:
@@ -138,6 +140,7 @@ position_policy.
             return_document_ids=self.return_document_ids,
             max_sequence_length=self.max_sequence_length,
             position_policy=self.position_policy,
+            takes_holes=self.takes_holes,
         )
 
 

@@ -77,6 +77,8 @@ class PackingCapabilities:
         max_sequence_length: the longest row it takes, in tokens; None where it sets no limit.
         position_policy: where text positions restart. With "sequence" those that run on are taken as well; they are for
             models that read no more of positions than how far apart two tokens are.
+        takes_holes: whether ids may have holes: zeros inside a document. False with "flash_varlen", whatever was said,
+            since offsets over padded rows cannot express one.
 
     Raises:
         CapabilitiesError: a value is of the wrong type, or no such mask type or policy exists.
@@ -92,14 +94,17 @@ class PackingCapabilities:
     return_document_ids: bool = field(default=False, kw_only=True)
     max_sequence_length: int | None = field(default=None, kw_only=True)
     position_policy: PositionPolicy = field(default="document", kw_only=True)
+    takes_holes: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         problems = _mask_type_problems(self.packed_mask_type)
-        for name in ("requires_packed_sequence_metadata", "uses_native_fa4", "return_document_ids"):
+        for name in ("requires_packed_sequence_metadata", "uses_native_fa4", "return_document_ids", "takes_holes"):
             problems += flag_problems(name, getattr(self, name))
         problems += _length_problems(self.max_sequence_length) + validate_position_policy(self.position_policy)
         if problems:
             raise CapabilitiesError(*problems)
+        if self.packed_mask_type == "flash_varlen":
+            object.__setattr__(self, "takes_holes", False)
 
     @property
     def return_packed_sequence_metadata(self) -> bool:
@@ -128,7 +133,8 @@ class PackingCapabilities:
         """Join what the pipeline stages of one model need from the batch that they share.
 
         Mask types must be equal. Metadata, native FlashAttention-4 and document ids are needed if any stage needs
-        them; the shortest of the row limits holds. Positions may run on if every stage takes such.
+        them; the shortest of the row limits holds. Positions may run on, and ids have holes, if every stage
+        takes such.
 
         Raises:
             CapabilitiesError: there is no stage, or mask types differ.
@@ -151,6 +157,7 @@ class PackingCapabilities:
             return_document_ids=any(need.return_document_ids for need in needs),
             max_sequence_length=min(limits, default=None),
             position_policy="sequence" if all(need.position_policy == "sequence" for need in needs) else "document",
+            takes_holes=all(need.takes_holes for need in needs),
         )
 
 
@@ -249,7 +256,7 @@ def validate_packed_sequence_contract(value: object) -> list[Problem]:
     if not present:
         remedy = f"Declare `{spellings[0]}: bool = False`."
         problems.append(Problem(spellings[0], "missing", "missing", remedy=remedy))
-    for name in (*present, "return_document_ids", "uses_native_fa4"):
+    for name in (*present, "return_document_ids", "uses_native_fa4", "takes_holes"):
         problems += flag_problems(name, getattr(value, name, False))
     told = [flag for name in present if isinstance(flag := getattr(value, name), bool)]
     if len(set(told)) > 1:
@@ -330,6 +337,7 @@ def parse_packing_capabilities(value: object) -> PackingCapabilities:
         return_document_ids=getattr(contract, "return_document_ids", False),
         max_sequence_length=getattr(contract, "max_sequence_length", None),
         position_policy=getattr(contract, "position_policy", "document"),
+        takes_holes=getattr(contract, "takes_holes", True),
     )
 
 

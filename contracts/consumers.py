@@ -85,6 +85,16 @@ class PositionPolicyConsumer(Protocol):
 
 
 @runtime_checkable
+class HolesConsumer(Protocol):
+    """A model that says whether ids may have holes: zeros inside a document, at tokens that a loader excluded."""
+
+    @property
+    def takes_holes(self) -> bool:
+        """Whether ids may have holes."""
+        ...
+
+
+@runtime_checkable
 class AttentionBackendSelection(Protocol):
     """The `backend` of a built model: which attention it was built with."""
 

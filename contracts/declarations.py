@@ -16,6 +16,7 @@ from typing_extensions import TypeIs
 from neatpack.contracts.capabilities import flag_problems, validate_packed_mask_type, validate_position_policy
 from neatpack.contracts.consumers import (
     HFAttentionConsumer,
+    HolesConsumer,
     NativeFA4Consumer,
     PackedMaskConsumer,
     PackingMetadataConsumer,
@@ -274,6 +275,45 @@ def parse_position_policy_consumer(model: object) -> PositionPolicyConsumer:
         'sequence'
     """
     return cast("PositionPolicyConsumer", _parsed(model, validate_position_policy_consumer(model)))
+
+
+def validate_holes_consumer(model: object) -> list[Problem]:
+    """List what keeps `model` from being a `HolesConsumer`.
+
+    Example:
+        >>> class Model:
+        ...     takes_holes = 1
+        >>> [(problem.field, problem.kind) for problem in validate_holes_consumer(Model())]
+        [('takes_holes', 'type')]
+    """
+    return _flag_problems(model, "takes_holes")
+
+
+def is_holes_consumer(model: object) -> TypeIs[HolesConsumer]:
+    """Tell whether `model`, or what its wrappers hold, declares whether ids may have holes.
+
+    Example:
+        >>> class Model:
+        ...     takes_holes = False
+        >>> is_holes_consumer(Model()), is_holes_consumer(object())
+        (True, False)
+    """
+    return not validate_holes_consumer(model)
+
+
+def parse_holes_consumer(model: object) -> HolesConsumer:
+    """Return the unwrapped model, which declares whether ids may have holes.
+
+    Raises:
+        CapabilitiesError: it declares nothing, or something other than a bool.
+
+    Example:
+        >>> class Model:
+        ...     takes_holes = False
+        >>> parse_holes_consumer(Model()).takes_holes
+        False
+    """
+    return cast("HolesConsumer", _parsed(model, validate_holes_consumer(model)))
 
 
 def validate_hf_attention_consumer(model: object) -> list[Problem]:

@@ -18,25 +18,33 @@ from tests.adapters.properties import holds_for
 
 
 @holds_for(
-    mask_type=st.sampled_from(PACKED_MASK_TYPES), eligibility=st.booleans(), xdoc=st.booleans(), trailing=st.booleans()
+    mask_type=st.sampled_from(PACKED_MASK_TYPES),
+    says=st.sampled_from([{}, {"takes_holes": True}, {"takes_holes": False}]),
+    eligibility=st.booleans(),
+    xdoc=st.booleans(),
+    trailing=st.booleans(),
 )
 def test_physical_encodings_cannot_express_every_policy(
-    mask_type: str, eligibility: bool, xdoc: bool, trailing: bool
+    mask_type: str, says: dict[str, bool], eligibility: bool, xdoc: bool, trailing: bool
 ) -> None:
     newer = SimpleNamespace(
         packed_mask_type=mask_type,
         return_packed_sequence_metadata=True,
         return_document_ids=False,
         max_sequence_length=None,
+        **says,
     )
-    older = SimpleNamespace(packed_mask_type=mask_type, requires_packed_sequence_metadata=False)
-    refused = mask_type == "flash_varlen" and (eligibility or (xdoc and not trailing))
+    older = SimpleNamespace(packed_mask_type=mask_type, requires_packed_sequence_metadata=False, **says)
+    physical = mask_type == "flash_varlen"
+    refused = (physical or False in says.values()) and (eligibility or (xdoc and not trailing))
+    named = "packed_mask_type = flash_varlen: cannot express" if physical else "takes_holes = False: the model takes no"
+    what = "tokens excluded inside" if eligibility else "padding between"
     for each in (newer, older):
         contract = cast("AnyPackedSequenceContract", each)
         if not refused:
             require_supported_packing_contract(contract, eligibility=eligibility, xdoc=xdoc, trailing_padding=trailing)
             continue
-        with pytest.raises(ContractError, match="packed_mask_type = flash_varlen"):
+        with pytest.raises(ContractError, match=f"{named} {what}"):
             require_supported_packing_contract(contract, eligibility=eligibility, xdoc=xdoc, trailing_padding=trailing)
 
 

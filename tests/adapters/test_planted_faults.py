@@ -45,6 +45,7 @@ from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.rank_plans import RankPlan
 from neatpack.adapters.row_plans import RowPlan
 from neatpack.adapters.segments import Documents, Segments
+from neatpack.contracts import capabilities
 from tests.adapters import (
     faults,
     test_kernel_arguments,
@@ -428,6 +429,12 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("joined documents pass", loader_contract, "_require_contiguous", given(joined=False)),
         Fault("joined documents never pass", loader_contract, "_require_contiguous", given(joined=True)),
         Fault("holes pass", loader_contract, "_require_contiguous", given(eligibility=False)),
+        Fault(
+            "takes_holes is not read",
+            capabilities,
+            "parse_packing_capabilities",
+            after(faults.capabilities_without("takes_holes")),
+        ),
     ],
     "test_lengths_cannot_express_every_policy_either": [
         Fault("any policy", loader_contract, "_require_contiguous", returns(None)),
@@ -441,7 +448,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     ],
     "test_capabilities_cross_the_wire_and_come_back": [
         Fault(f"{field} is lost", wire.WireCapabilities, "to_core", after(faults.capabilities_without(field)))
-        for field in ("uses_native_fa4", "return_document_ids", "max_sequence_length", "position_policy")
+        for field in (
+            *("uses_native_fa4", "return_document_ids", "max_sequence_length", "position_policy", "takes_holes"),
+        )
     ],
     "test_a_value_of_another_type_is_named": [Fault("bools are ints", row_plans, "read_numbers", faults.bools_as_ints)],
     "test_keys_that_are_missing_or_unknown_are_named": [

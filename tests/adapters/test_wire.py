@@ -28,6 +28,7 @@ _CAPABILITIES = st.builds(
     return_document_ids=st.booleans(),
     max_sequence_length=st.none() | st.integers(1, 2**40),
     position_policy=st.sampled_from(POSITION_POLICIES),
+    takes_holes=st.booleans(),
 )
 _OPTIONS = st.fixed_dictionaries(
     {"capacity": st.integers(1, 2**31 - 1)},
@@ -125,6 +126,7 @@ _WRONG: Any = {
         "return_document_ids": [None, 1.0],
         "max_sequence_length": [0, -1, True, "8", 8.0],
         "position_policy": [None, "row", True],
+        "takes_holes": [None, 1, "no"],
     },
     WirePackingOptions: {
         "capacity": [None, 0, 2**31, True, "8", 8.0],

@@ -16,6 +16,7 @@ from neatpack.contracts import (
     POSITION_POLICIES,
     CapabilitiesError,
     LegacyPackedSequenceContract,
+    PackedMaskType,
     PackedSequenceContract,
     PackingCapabilities,
 )
@@ -33,6 +34,7 @@ def capabilities(draw: st.DrawFn, mask_type: str | None = None) -> PackingCapabi
         return_document_ids=draw(st.booleans()),
         max_sequence_length=draw(limits),
         position_policy=draw(st.sampled_from(POSITION_POLICIES)),
+        takes_holes=draw(st.booleans()),
     )
 
 
@@ -48,7 +50,7 @@ def test_the_positional_signature() -> None:
         packed_mask_type="document_ids", requires_packed_sequence_metadata=True, uses_native_fa4=True
     )
     fields = {field.name: field for field in dataclasses.fields(plain)}
-    keyword_only = ["return_document_ids", "max_sequence_length", "position_policy"]
+    keyword_only = ["return_document_ids", "max_sequence_length", "position_policy", "takes_holes"]
     assert [name for name, field in fields.items() if field.kw_only] == keyword_only
     assert plain.position_policy == "document"
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -72,6 +74,9 @@ def test_the_positional_signature() -> None:
         ("position_policy", "row"),
         ("position_policy", None),
         ("position_policy", ["sequence"]),
+        ("takes_holes", None),
+        ("takes_holes", 0),
+        ("takes_holes", "no"),
     ],
 )
 def test_declarations_are_checked_by_value(field: str, value: object) -> None:
@@ -105,9 +110,10 @@ def test_either_generation_reads_as_the_same_needs(needs: PackingCapabilities) -
         return_document_ids=needs.return_document_ids,
         max_sequence_length=needs.max_sequence_length,
     )
-    plain = dataclasses.replace(needs, uses_native_fa4=False, position_policy="document")
+    holes = needs.packed_mask_type != "flash_varlen"
+    plain = dataclasses.replace(needs, uses_native_fa4=False, position_policy="document", takes_holes=holes)
     assert core.parse_packing_capabilities(newer) == plain
-    newer.position_policy = needs.position_policy
+    newer.position_policy, newer.takes_holes = needs.position_policy, needs.takes_holes
     assert core.parse_packing_capabilities(newer) == dataclasses.replace(needs, uses_native_fa4=False)
     older = SimpleNamespace(
         packed_mask_type=needs.packed_mask_type,
@@ -116,6 +122,15 @@ def test_either_generation_reads_as_the_same_needs(needs: PackingCapabilities) -
     assert core.parse_packing_capabilities(older) == PackingCapabilities(
         needs.packed_mask_type, needs.requires_packed_sequence_metadata
     )
+
+
+@pytest.mark.parametrize("mask_type", PACKED_MASK_TYPES)
+def test_offsets_over_padded_rows_take_no_holes_whatever_was_said(mask_type: PackedMaskType) -> None:
+    takes = [PackingCapabilities(mask_type, takes_holes=said).takes_holes for said in (True, False)]
+    assert [PackingCapabilities(mask_type).takes_holes, False] == takes
+    assert takes[0] is (mask_type != "flash_varlen")
+    with pytest.raises(CapabilitiesError, match="takes_holes = 'no': must be a bool"):
+        PackingCapabilities(mask_type, takes_holes="no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("flag", [[], {}, None, 1, "no"])
@@ -168,6 +183,7 @@ def test_combining_needs_what_any_stage_needs(needs: list[PackingCapabilities], 
         assert getattr(combined, name) == (True in [getattr(need, name) for need in needs])
     assert combined.max_sequence_length == (sorted(bounds)[0] if bounds else None)
     assert (combined.position_policy == "document") == ("document" in [need.position_policy for need in needs])
+    assert combined.takes_holes == (False not in [need.takes_holes for need in needs])
     shuffled = list(needs)
     random.shuffle(shuffled)
     assert PackingCapabilities.combine(shuffled) == combined

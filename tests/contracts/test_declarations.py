@@ -17,6 +17,7 @@ class Declared:
     uses_hf_attention = True
     uses_thd = True
     position_policy = "sequence"
+    takes_holes = False
 
 
 class Older:
@@ -54,7 +55,7 @@ WRAPPERS = [
 ]
 CHECKS = [
     *("packed_mask_consumer", "packing_metadata_consumer", "native_fa4_consumer", "hf_attention_consumer"),
-    *("thd_consumer", "position_policy_consumer"),
+    *("thd_consumer", "position_policy_consumer", "holes_consumer"),
 ]
 
 

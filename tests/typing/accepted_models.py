@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 from neatpack import (
     AttentionBackendSelection,
     HFAttentionConsumer,
+    HolesConsumer,
     NativeFA4Consumer,
     PackedMaskConsumer,
     PackedMaskType,
@@ -98,6 +99,7 @@ class EveryDeclaration:
     uses_hf_attention: bool = True
     uses_thd: bool = False
     position_policy: Literal["sequence"] = "sequence"
+    takes_holes: bool = False
 
 
 _metadata: type[PackingMetadataConsumer] = EveryDeclaration
@@ -105,6 +107,7 @@ _native: type[NativeFA4Consumer] = EveryDeclaration
 _hf: type[HFAttentionConsumer] = EveryDeclaration
 _thd: type[THDConsumer] = EveryDeclaration
 _positions: type[PositionPolicyConsumer] = EveryDeclaration
+_holes: type[HolesConsumer] = EveryDeclaration
 _backend: type[AttentionBackendSelection] = Backend
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Literal
 
 from neatpack import (
     HFAttentionConsumer,
+    HolesConsumer,
     NativeFA4Consumer,
     PackedMaskConsumer,
     PackedMaskType,
@@ -86,6 +87,7 @@ class WrongFlags:
     uses_hf_attention: int = 1
     uses_thd: str = "thd"
     position_policy: Literal["row"] = "row"
+    takes_holes: int = 0
 
 
 _metadata: type[PackingMetadataConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
@@ -93,6 +95,7 @@ _native: type[NativeFA4Consumer] = WrongFlags  # type: ignore[assignment]  # pyr
 _hf: type[HFAttentionConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 _thd: type[THDConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 _positions: type[PositionPolicyConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+_holes: type[HolesConsumer] = WrongFlags  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 
 # Accepted by mypy, rejected by pyright: a class-level Final or ClassVar, and a cached property.

@@ -55,16 +55,17 @@ def get_packing_capabilities(attn_implementation: str, model: nn.Module | None =
     """
     inner = None if model is None else require_module(model)
     capabilities = _of_attention(attn_implementation, inner)
-    return capabilities if inner is None else with_own_positions(capabilities, inner)
+    return capabilities if inner is None else with_own_limits(capabilities, inner)
 
 
-def with_own_positions(capabilities: PackingCapabilities, model: nn.Module) -> PackingCapabilities:
-    """Say in capabilities which position policy the unwrapped model declares.
+def with_own_limits(capabilities: PackingCapabilities, model: nn.Module) -> PackingCapabilities:
+    """Say in capabilities which position policy the unwrapped model declares, and whether it declares to take no holes.
 
     Raises:
-        CapabilitiesError: the declaration is none.
+        CapabilitiesError: a declaration is none.
     """
-    return replace(capabilities, position_policy=declared_position_policy(model))
+    takes_holes = declared_flag(model, "takes_holes", default=True) and capabilities.takes_holes
+    return replace(capabilities, position_policy=declared_position_policy(model), takes_holes=takes_holes)
 
 
 def _of_attention(attn_implementation: str, inner: nn.Module | None) -> PackingCapabilities:
@@ -78,8 +79,9 @@ def _of_attention(attn_implementation: str, inner: nn.Module | None) -> PackingC
             raise CapabilitiesError(_no_native_consumer())
         return PackingCapabilities("document_ids", True, True)
     if not is_flash(name):
-        thd = inner is not None and declared_flag(inner, "uses_thd")
-        return PackingCapabilities(own_type or ("document_ids" if thd else "block_causal"), metadata)
+        thd = inner is not None and declared_flag(inner, "uses_thd") and own_type in (None, "document_ids")
+        mask_type = "document_ids" if thd else own_type or "block_causal"
+        return PackingCapabilities(mask_type, metadata, takes_holes=not thd)
     if own_type not in (None, "flash_varlen"):
         message = f"the model declares {own_type!r}, but {attn_implementation!r} takes flash_varlen"
         remedy = "Build the model with another backend, or let it declare what this one takes."

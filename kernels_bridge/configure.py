@@ -17,7 +17,7 @@ from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import CapabilitiesError, ConsumerError, ModelError, ModelTypeError, Problem
 from neatpack.contracts.kernels import LAST_RESORT, Rejected
 from neatpack.kernels_bridge.binding import Binding, bind, restored_if_refused
-from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known, with_own_positions
+from neatpack.kernels_bridge.capabilities import get_packing_capabilities, require_known, with_own_limits
 from neatpack.kernels_bridge.forward_ranks import WRAPPERS
 from neatpack.kernels_bridge.hf_attention import interface_modules
 from neatpack.kernels_bridge.models import (
@@ -238,7 +238,7 @@ def choose(attn_implementation: str, model: nn.Module, consumer: str | None) -> 
         ModelError: no consumer takes the model, or not the given one; the reasons are named.
     """
     name, capabilities = _choose_consumer(attn_implementation, model, consumer)
-    return name, with_own_positions(capabilities, model)
+    return name, with_own_limits(capabilities, model)
 
 
 def _choose_consumer(

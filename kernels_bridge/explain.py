@@ -170,6 +170,7 @@ def _conclusion(explanation: Explanation, width: int) -> Iterator[Line]:
         "requires_packed_sequence_metadata": needed.requires_packed_sequence_metadata,
         "return_document_ids": needed.return_document_ids,
         "max_sequence_length": needed.max_sequence_length,
+        "takes_holes": needed.takes_holes,
     }
     for name, value in asked.items():
         yield line(f"  {name} = {value!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from torch import nn
@@ -55,6 +55,7 @@ class HFConsumer:
         arguments: what it derives beside what every Hugging Face model gets.
         reason_against: why it does not take a model that Hugging Face consumers otherwise take; None where it does.
         way: how packed rows reach the attention of its models, which is what was measured of their families.
+        takes_holes: whether what it derives can express a hole.
     """
 
     name: str
@@ -63,11 +64,13 @@ class HFConsumer:
     arguments: Callable[[nn.Module, PackedCall], Mapping[str, object]]
     reason_against: Callable[[nn.Module], str | None] = no_reason
     way: Way = "varlen"
+    takes_holes: bool = True
 
     def decide(self, model: nn.Module, attn_implementation: str) -> Decision:
         """Accept a Hugging Face model by what it really runs with, whatever was asked for."""
         del attn_implementation
-        decision = capabilities_or_reason(model, self.name, self.packed_mask_type, self.known(model))
+        offered = PackingCapabilities(self.packed_mask_type, takes_holes=self.takes_holes)
+        decision = capabilities_or_reason(model, self.name, offered, self.known(model))
         reason = None if isinstance(decision, Rejected) else self.reason_against(model)
         return decision if reason is None else Rejected(reason)
 
@@ -84,13 +87,13 @@ class HFConsumer:
         return {**common_arguments(model, call), **self.arguments(model, call)}
 
 
-def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMaskType, known: Knowledge) -> Decision:
+def capabilities_or_reason(model: nn.Module, consumer: str, offered: PackingCapabilities, known: Knowledge) -> Decision:
     """Decide for a consumer of Hugging Face models, as far as all of them decide alike.
 
     Args:
         model: an unwrapped module.
         consumer: who asks.
-        mask_type: what it takes.
+        offered: what it takes, whatever the model.
         known: what is known of the model and the way of the consumer.
     """
     backend = None if declared_flag(model, "uses_hf_attention") else declared_backend(model)
@@ -98,7 +101,7 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
         way_out = "declare `uses_hf_attention: bool = True` if the Hugging Face config rules"
         return Rejected(f"its attention is that of its backend, {backend!r}: {way_out}")
     own_type = declared_mask_type(model)
-    if own_type is not None and (own_type != mask_type or mask_type == "document_ids"):
+    if own_type is not None and (own_type != offered.packed_mask_type or own_type == "document_ids"):
         return Rejected(f"it declares that it takes {own_type!r} itself")
     if not interface_modules(model):
         lacking = "it has no layer that dispatches attention through Transformers' attention interface"
@@ -109,7 +112,7 @@ def capabilities_or_reason(model: nn.Module, consumer: str, mask_type: PackedMas
         reason = f"it requires packed sequence metadata, but its forward does not name {', '.join(NEEDED)}"
     elif not metadata:
         reason = known.evidence if known.is_right is False else reason
-    capabilities = PackingCapabilities(mask_type, metadata)
+    capabilities = replace(offered, requires_packed_sequence_metadata=metadata)
     return Accepted(capabilities, known.evidence, known.verified) if reason is None else Rejected(reason)
 
 

@@ -48,15 +48,15 @@ def require_module(model: object) -> nn.Module:
     )
 
 
-def declared_flag(model: nn.Module, name: str) -> bool:
-    """Read a declaration that is a bool; False where the model makes none.
+def declared_flag(model: nn.Module, name: str, *, default: bool = False) -> bool:
+    """Read a declaration that is a bool; `default` where the model makes none.
 
     Raises:
         CapabilitiesError: it is something else, or a property that raises.
     """
     value = declared(model, name)
     if value is None:
-        return False
+        return default
     problems = flag_problems(name, value)
     if problems:
         raise CapabilitiesError(*problems)

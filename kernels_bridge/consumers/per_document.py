@@ -51,7 +51,8 @@ class PerDocumentConsumer:
             return Rejected(reason)
         padded = knowledge(model, "padded")
         how = "one call, padded to the longest document" if padded.is_right else "a call for each length of document"
-        return Accepted(PackingCapabilities("document_ids"), f"{how} ({padded.evidence})", padded.verified)
+        capabilities = PackingCapabilities("document_ids", takes_holes=False)
+        return Accepted(capabilities, f"{how} ({padded.evidence})", padded.verified)
 
     def attach(self, model: nn.Module) -> Attachment:
         """Set up nothing: the model's own forward is what runs."""

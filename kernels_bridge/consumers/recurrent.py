@@ -105,4 +105,4 @@ def _reason_against(model: nn.Module) -> str | None:
     return kernels_reason(model)
 
 
-CONSUMER: Final = RecurrentConsumer("recurrent", "document_ids", attend, _arguments, _reason_against)
+CONSUMER: Final = RecurrentConsumer("recurrent", "document_ids", attend, _arguments, _reason_against, takes_holes=False)

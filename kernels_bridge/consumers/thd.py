@@ -64,7 +64,7 @@ class THDConsumer:
         if reason is not None:
             return Rejected(reason)
         evidence = "the model declares it, and its forward names the arguments"
-        return Accepted(PackingCapabilities("document_ids", requires_metadata), evidence)
+        return Accepted(PackingCapabilities("document_ids", requires_metadata, takes_holes=False), evidence)
 
     def attach(self, model: nn.Module) -> Attachment:
         """Set up nothing: the model's own layers call the kernel. What they are given must exist.

@@ -191,4 +191,4 @@ def _reason_against(model: nn.Module) -> str | None:
     return None if dropout is None else f"its config sets {dropout}, and varlen_attn drops no weights: set it to 0"
 
 
-CONSUMER: Final = HFConsumer("torch_varlen", "document_ids", attend, _arguments, _reason_against)
+CONSUMER: Final = HFConsumer("torch_varlen", "document_ids", attend, _arguments, _reason_against, takes_holes=False)

@@ -69,7 +69,7 @@ def test_it_is_chosen_where_nothing_else_takes_a_family_and_is_right(name: str) 
     model = tiny(name)
     with torch.no_grad():
         expected = alone(model)
-    assert configure_packing("eager", model) == PackingCapabilities("document_ids")
+    assert configure_packing("eager", model) == PackingCapabilities("document_ids", takes_holes=False)
     binding = get_binding(model)
     assert binding is not None
     assert binding.consumer == "per_document"

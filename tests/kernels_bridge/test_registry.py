@@ -177,7 +177,7 @@ def test_every_consumer_says_why() -> None:
     assert accepted == {
         "block_causal": PackingCapabilities("block_causal"),
         "reference": PackingCapabilities("document_ids"),
-        "per_document": PackingCapabilities("document_ids"),
+        "per_document": PackingCapabilities("document_ids", takes_holes=False),
     }
     assert decisions["hf_flash"] == Rejected("it runs with 'eager', which takes no flash varlen kwargs")
     assert isinstance(decisions["declared"], Rejected)

@@ -234,7 +234,7 @@ def test_what_does_not_take_thd_is_rejected_with_the_way_out() -> None:
 
 def test_declarations_of_thd_are_read_by_value() -> None:
     model = Lengths()
-    assert get_packing_capabilities("te", model) == PackingCapabilities("document_ids")
+    assert get_packing_capabilities("te", model) == PackingCapabilities("document_ids", takes_holes=False)
     model.uses_thd = "yes"  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(CapabilitiesError, match="uses_thd"):
         configure_packing("te", model)

@@ -86,8 +86,8 @@ def enable_xdoc_attention(
         CapabilitiesError: the contract is no packing contract.
         BatchError: an entry is missing or misshapen, a coordinate is negative or past int64, the documents are joined
             already, or the entries of the batch cannot be replaced.
-        DocumentIdsError: ids are malformed; or the contract asks for flash varlen kwargs, and something is excluded
-            or padded between the first and the last token of a row.
+        DocumentIdsError: ids are malformed; or the contract takes no holes, and something is excluded or padded
+            between the first and the last token of a row.
         EncodingError: text positions run on over the documents of a row already.
 
     Example:
@@ -110,7 +110,7 @@ def enable_xdoc_attention(
     shift = _joined_shift(segments, positions)
     require_restarts(segments, positions, "Build them of the ids as packed: build_position_ids(document_ids).")
     joined = (attention_ids != 0).to(torch.int64)
-    if capabilities.packed_mask_type == "flash_varlen":
+    if not capabilities.takes_holes:
         joined_array = (attention != 0).astype(np.int64)
         require_no_holes(scan_array(joined_array, joined.device, "attention_document_ids"), "attention_document_ids")
     batch["attention_document_ids"] = joined

@@ -74,8 +74,7 @@ def apply_packing_contract(
         CapabilitiesError: the contract is none.
         BatchError: an entry is missing or misshapen, rows are longer than the contract allows, or the entries of the
             batch cannot be replaced.
-        DocumentIdsError: ids are malformed, or have a hole inside a document where the contract asks for flash varlen
-            kwargs.
+        DocumentIdsError: ids are malformed, or have a hole inside a document and the contract takes none.
         EncodingError: an entry contradicts the ids or is an argument of a kernel, text positions do not restart in
             each document and the contract does not say that they may run on, no such `label_shift`, or a flag that is
             no bool.
@@ -104,7 +103,7 @@ def apply_packing_contract(
     segments = scanned.attention
     packed = _cut_at_padding(scanned) if entries.get("document_ids") is None else scanned.structural
     _require_length(segments, capabilities)
-    if capabilities.packed_mask_type == "flash_varlen":
+    if not capabilities.takes_holes:
         require_no_holes(segments, name)
     fields: dict[str, object] = {
         PACKED_SEQ_IDS: ids.to(torch.int64),

@@ -29,7 +29,7 @@ from tests.adapters.layouts import Rows, rows_of_ids, tensor
 from tests.adapters.properties import holds_for, listed, rows_of
 
 _IDS = PackingCapabilities("document_ids")
-_FLASH = PackingCapabilities("flash_varlen")
+_WITHOUT_HOLES = [PackingCapabilities("flash_varlen"), PackingCapabilities("document_ids", takes_holes=False)]
 
 
 def _structural(batch: TrainingBatch[Tensor]) -> Tensor:
@@ -103,16 +103,18 @@ def test_tokens_excluded_once_stay_excluded(batch: TrainingBatch[Tensor], data: 
     ]
 
 
-@given(batch=training_batches())
-def test_physical_contracts_take_joined_documents_only_without_holes(batch: TrainingBatch[Tensor]) -> None:
+@given(batch=training_batches(), contract=st.sampled_from(_WITHOUT_HOLES))
+def test_some_contracts_take_joined_documents_only_without_holes(
+    batch: TrainingBatch[Tensor], contract: PackingCapabilities
+) -> None:
     adapted = adapt_model_inputs(batch)
     joined = [[int(number > 0) for number in row] for row in rows_of(_structural(batch))]
     if not oracle.holes(joined):
-        enable_xdoc_attention(adapted, _FLASH)
+        enable_xdoc_attention(adapted, contract)
         return
     before = dict(adapted)
     with pytest.raises(DocumentIdsError, match="attention_document_ids"):
-        enable_xdoc_attention(adapted, _FLASH)
+        enable_xdoc_attention(adapted, contract)
     assert dict(adapted) == before
 
 

@@ -50,16 +50,20 @@ def test_the_order_of_entries_does_not_go_by_what_a_batch_brought() -> None:
 
 
 @pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("takes_holes", [False, True])
 @pytest.mark.parametrize("mask_type", PACKED_MASK_TYPES)
-def test_a_hole_is_refused_where_flash_varlen_kwargs_will_be_derived(mask_type: PackedMaskType, flat: bool) -> None:
+def test_a_hole_is_refused_where_the_contract_takes_none(
+    mask_type: PackedMaskType, takes_holes: bool, flat: bool
+) -> None:
     """A bound model would find out in its first step."""
+    contract = PackingCapabilities(mask_type, takes_holes=takes_holes)
     batch: Any = {"input_ids": _IDS, "labels": _IDS, "attention_document_ids": _IDS, "document_ids": _STRUCTURAL}
     before = dict(batch)
-    if mask_type != "flash_varlen":
-        apply_packing_contract(batch, PackingCapabilities(mask_type), flat=flat)
+    if takes_holes and mask_type != "flash_varlen":
+        apply_packing_contract(batch, contract, flat=flat)
         return
     with pytest.raises(DocumentIdsError, match=r"attention_document_ids\[row 0, position 1\] = 0: a hole"):
-        apply_packing_contract(batch, PackingCapabilities(mask_type), flat=flat)
+        apply_packing_contract(batch, contract, flat=flat)
     assert batch == before
 
 

@@ -11,7 +11,13 @@ from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import require_choice, require_flag
 from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure
 from neatpack.adapters.boundary_fields import IDS
-from neatpack.adapters.layout import require_no_holes, require_padding_after_documents, require_trailing_padding
+from neatpack.adapters.layout import (
+    AS_ROWS,
+    OF_JOINED,
+    require_no_holes,
+    require_padding_after_documents,
+    require_trailing_padding,
+)
 from neatpack.adapters.segments import Segments
 from neatpack.adapters.thd import thd_lengths
 from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, TrainingBatch
@@ -85,5 +91,5 @@ def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
     refuse_kernel_fields(given)
     ids = cast("Tensor", given[field])
     scanned = scan_agreeing(ids, given, field=field, position_policy="sequence")
-    require_no_holes(scanned.attention, field, scanned.tokens)
+    require_no_holes(scanned.attention, field, scanned.tokens, OF_JOINED + AS_ROWS)
     return scanned.attention, field

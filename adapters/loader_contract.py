@@ -7,13 +7,10 @@ from typing import Final
 
 from neatpack.adapters.arguments import require_choice, require_count, require_flag
 from neatpack.adapters.labels import require_label_shift
+from neatpack.adapters.layout import AS_ROWS, KEEPING_HOLES
 from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, LabelShift
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackedMaskType, PackingCapabilities
 from neatpack.contracts.errors import ContractError, Problem
-
-_AS_ROWS: Final = 'Yield batches as they are, output_format="batched".'
-
-_KEEPING_HOLES: Final = "Build the model with a consumer that keeps holes, such as `block_causal` or `reference`."
 
 _FLASH_ATTENTION: Final = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 
@@ -71,7 +68,7 @@ inside a document. Build the model with a consumer that keeps holes, such as `bl
         _require_one_shift(label_shift, model_shifts_labels)
     if output_format == "thd" and capabilities.uses_native_fa4:
         message = "native FlashAttention-4 gathers tokens itself, and takes no pre-packed THD"
-        raise ContractError(Problem("output_format", message, "unsupported", value=output_format, remedy=_AS_ROWS))
+        raise ContractError(Problem("output_format", message, "unsupported", value=output_format, remedy=AS_ROWS))
     joined = xdoc and not trailing_padding
     if capabilities.packed_mask_type == "flash_varlen":
         _require_contiguous("packed_mask_type", "flash_varlen", eligibility=eligibility, joined=joined)
@@ -120,7 +117,7 @@ def _require_name(name: object, remedy: str) -> None:
 
 def _require_contiguous(field: str, value: str | bool, *, eligibility: bool, joined: bool) -> None:
     """Raise where documents would not be contiguous segments of the padded rows."""
-    remedy = _AS_ROWS if field == "output_format" else _KEEPING_HOLES
+    remedy = AS_ROWS if field == "output_format" else KEEPING_HOLES
     refuses = "the model takes no" if field == "takes_holes" else "cannot express"
     message = f"{refuses} tokens excluded inside a document" if eligibility else ""
     if not eligibility and joined:

@@ -15,7 +15,7 @@ from neatpack.adapters.agreement_per_token import require_restarts
 from neatpack.adapters.arguments import INT64_MAX
 from neatpack.adapters.batch_entries import require_batch, require_structure, require_tensor
 from neatpack.adapters.host_arrays import read_together
-from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.layout import KEEPING_HOLES, OF_JOINED, require_no_holes
 from neatpack.adapters.segments import Documents, Segments, scan_array
 from neatpack.adapters.token_tensors import bool_rows_problems, same_place_problems
 from neatpack.contracts.batch import TrainingBatch
@@ -112,7 +112,8 @@ def enable_xdoc_attention(
     joined = (attention_ids != 0).to(torch.int64)
     if not capabilities.takes_holes:
         joined_array = (attention != 0).astype(np.int64)
-        require_no_holes(scan_array(joined_array, joined.device, "attention_document_ids"), "attention_document_ids")
+        joined_segments = scan_array(joined_array, joined.device, "attention_document_ids")
+        require_no_holes(joined_segments, "attention_document_ids", remedy=OF_JOINED + KEEPING_HOLES)
     batch["attention_document_ids"] = joined
     batch["position_ids"] = position_ids.to(torch.int64) + segments.tensor(shift).view(joined.shape)
     return batch

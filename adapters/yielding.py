@@ -15,7 +15,7 @@ from neatpack.adapters.arguments import require_flag
 from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure, require_tensor
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.labels import mask_labels, require_inside
-from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.layout import KEEPING_HOLES, OF_JOINED, require_no_holes
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.neat_metadata import build_packed_sequence_metadata
 from neatpack.adapters.physical import flash_varlen_kwargs
@@ -104,7 +104,7 @@ def apply_packing_contract(
     packed = _cut_at_padding(scanned) if entries.get("document_ids") is None else scanned.structural
     _require_length(segments, capabilities)
     if not capabilities.takes_holes:
-        require_no_holes(segments, name)
+        require_no_holes(segments, name, remedy=OF_JOINED + KEEPING_HOLES)
     fields: dict[str, object] = {
         PACKED_SEQ_IDS: ids.to(torch.int64),
         "padding_mask": _padding_mask(entries, segments),

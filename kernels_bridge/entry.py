@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.agreement_of_offsets import check_thd_offsets
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
-from neatpack.adapters.layout import require_no_holes
+from neatpack.adapters.layout import KEEPING_HOLES, require_no_holes
 from neatpack.adapters.neat_metadata import document_ids_from_metadata
 from neatpack.adapters.segments import Segments
 from neatpack.contracts.capabilities import PackingCapabilities
@@ -110,8 +110,7 @@ def read_call(
     compared = {name: value for name, value in given.items() if name in taken or name not in METADATA_FIELDS}
     scanned = scan_agreeing(ids, compared, field=PACKED_SEQ_IDS, position_policy=capabilities.position_policy)
     if not capabilities.takes_holes:
-        remedy = "Use a consumer that keeps holes, such as `block_causal` or `reference`."
-        require_no_holes(scanned.attention, PACKED_SEQ_IDS, remedy=remedy)
+        require_no_holes(scanned.attention, PACKED_SEQ_IDS, remedy=KEEPING_HOLES)
     offsets = {name: value for name in THD_OFFSETS if isinstance(value := rest.get(name), Tensor)}
     if offsets:
         check_thd_offsets(scanned.attention, offsets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import UserDict
 from collections.abc import Callable
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from neatpack.adapters import (
     build_position_ids,
     convert_batch_output,
     enable_xdoc_attention,
+    pad_documents,
 )
 from neatpack.contracts.capabilities import PACKED_MASK_TYPES, PackedMaskType, PackingCapabilities
 from neatpack.contracts.errors import BatchError, DocumentIdsError
@@ -65,6 +67,32 @@ def test_a_hole_is_refused_where_the_contract_takes_none(
     with pytest.raises(DocumentIdsError, match=r"attention_document_ids\[row 0, position 1\] = 0: a hole"):
         apply_packing_contract(batch, contract, flat=flat)
     assert batch == before
+
+
+_NO_HOLES = PackingCapabilities("document_ids", takes_holes=False)
+_WITHOUT_HOLES: dict[str, Callable[[Any], Any]] = {
+    "enable_xdoc_attention": lambda batch: enable_xdoc_attention(batch, _NO_HOLES),
+    "apply_packing_contract": lambda batch: apply_packing_contract(batch, _NO_HOLES),
+    "convert_batch_output": lambda batch: convert_batch_output(batch, "thd"),
+}
+
+
+@pytest.mark.parametrize("excluded", [False, True], ids=["padding", "excluded"])
+@pytest.mark.parametrize("name", _WITHOUT_HOLES)
+def test_the_ways_out_of_a_hole_lead_out(name: str, excluded: bool) -> None:
+    """Whoever asks for boundaries that express no hole is told what to change: to ask for others is not his to do."""
+    ids = _STRUCTURAL if excluded else torch.tensor([[1, 0, 2, 2, 0, 0]])
+    batch: Any = {"input_ids": ids + 9, "labels": ids + 9, "document_ids": ids, "position_ids": build_position_ids(ids)}
+    batch = adapt_model_inputs(batch, torch.tensor([[True, False, True, True, True, True]]) if excluded else None)
+    if name != "enable_xdoc_attention":
+        batch = enable_xdoc_attention(batch, PackingCapabilities("document_ids"))
+    with pytest.raises(DocumentIdsError) as caught:
+        _WITHOUT_HOLES[name](batch)
+    (problem,) = caught.value.problems
+    assert "joined documents: call pad_documents(batch, 1)." in problem.remedy
+    assert re.search(r"took out: (.* a consumer that keeps holes|.*output_format=\"batched\")", problem.remedy)
+    if not excluded:
+        assert _WITHOUT_HOLES[name](pad_documents(batch, 1))["input_ids"].tolist() == [[10, 11, 11]]
 
 
 _REPLACING: dict[str, Callable[[Any], object]] = {

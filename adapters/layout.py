@@ -11,7 +11,9 @@ from neatpack.adapters.segments import Segments
 from neatpack.contracts.errors import DocumentIdsError, Problem
 
 AS_ROWS: Final = 'Yield batches as they are, output_format="batched".'
-KEEPING_HOLES: Final = "Build the model with a consumer that keeps holes, such as `block_causal` or `reference`."
+KEEPING_HOLES: Final = (
+    "Build a model that does not declare `takes_holes = False`, with a consumer such as `block_causal` or `reference`."
+)
 OF_JOINED: Final = "Of padding between joined documents: call pad_documents(batch, 1). Of tokens that policy took out: "
 """What goes before one of the two, where padding can be moved."""
 

@@ -54,7 +54,8 @@ def require_supported_packing_contract(
         Traceback (most recent call last):
         ...
         neatpack.contracts.errors.ContractError: packed_mask_type = flash_varlen: cannot express tokens excluded \
-inside a document. Build the model with a consumer that keeps holes, such as `block_causal` or `reference`.
+inside a document. Build a model that does not declare `takes_holes = False`, with a consumer such as \
+`block_causal` or `reference`.
     """
     capabilities = PackingCapabilities.from_contract(contract)
     flags = {"eligibility": eligibility, "xdoc": xdoc, "trailing_padding": trailing_padding}

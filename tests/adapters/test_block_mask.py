@@ -98,13 +98,13 @@ def test_without_holes_as_well(rows: Rows, causal: bool, window: int | None, blo
 
 EVERY_ROW: Final[Rows] = [
     list(row)
-    for row in itertools.product((0, 1, 2), repeat=4)
+    for row in itertools.product((0, 1, 2), repeat=6)
     if [number for number, _ in itertools.groupby(number for number in row if number)] in ([], [1], [2], [1, 2], [2, 1])
 ]
-"""All rows of four places with up to two documents, holes and padding anywhere."""
+"""All rows of six places with up to two documents, holes and padding anywhere."""
 
 
-@pytest.mark.parametrize("window", [None, 1, 2, 3])
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("block_size", [1, 2, 3, (1, 2), (2, 1), (1, 3), (3, 1), (2, 3)])
 def test_every_short_row_has_the_blocks_of_torch(
@@ -113,7 +113,7 @@ def test_every_short_row_has_the_blocks_of_torch(
     expected = create(EVERY_ROW, causal, window, block_size)
     ids = tensor(EVERY_ROW)
     assert same_tensors(build_block_mask(ids, causal=causal, window=window, block_size=block_size), expected)
-    bounds = StaticBounds(2, len(EVERY_ROW) * 4, 4)
+    bounds = StaticBounds(2, len(EVERY_ROW) * 6, 6)
     found, status = static_block_mask(ids, bounds, causal=causal, window=window, block_size=block_size)
     raise_if_invalid(status)
     assert same_tensors(found, expected)

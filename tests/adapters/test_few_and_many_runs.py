@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 import torch
+from hypothesis import example
 from hypothesis import strategies as st
 
 from neatpack.adapters import physical, physical_rows, positions, segments
@@ -70,6 +71,7 @@ _LEAST_NAN: Final = 0x7FF0_0000_0000_0001
 _STRANGE: Final = [0, 1, 2**52, _LEAST_NAN - 1, _LEAST_NAN, 2**63 - 1, -(2**63), -(2**63) + 1, -_LEAST_NAN, -1]
 
 
+@example(rows=[[1, 1, 1], [1, 1, 1], [0, -(2**63), 1]], repeated=1)
 @holds_for(
     rows=st.lists(st.lists(st.sampled_from(_STRANGE), min_size=3, max_size=3), min_size=1, max_size=3),
     repeated=st.integers(1, 3),

@@ -64,8 +64,9 @@ def test_what_is_no_mask_dtype_is_refused() -> None:
 
 
 def test_a_mask_that_would_be_too_large_is_refused_before_it_is_built() -> None:
-    with pytest.raises(EncodingError, match=r"9216000000 bytes.*hf_flash"):
+    with pytest.raises(EncodingError, match=r"9216000000 bytes.*hf_flash") as caught:
         static_block_causal_mask(torch.ones(1, 96000, dtype=torch.int64), StaticBounds(1, 1, 96000))
+    assert caught.value.problems[0].value == (1, 1, 96000, 96000)
     mask, _ = static_block_causal_mask(tensor([[1, 1]]), StaticBounds(1, 1, 2), torch.float32, max_bytes=16)
     assert mask.nbytes == 16
     with pytest.raises(EncodingError, match="at most 15 are allowed"):

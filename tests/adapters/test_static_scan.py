@@ -43,3 +43,7 @@ def test_bounds_are_positive_ints_of_python() -> None:
         StaticBounds(1, 0, 1)
     assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("segments", 0)
     assert type(StaticBounds(cast("int", np.int64(3)), 1, 1).documents) is int
+
+
+def test_equal_bounds_are_one_key() -> None:
+    assert len({StaticBounds(1, 2, 3), StaticBounds(1, 2, 3)}) == 1

@@ -9,12 +9,11 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
-from neatpack.adapters.arguments import require_flag
 from neatpack.adapters.block_mask import VisibleBlocks, assemble, checked_block_size, mask_function
-from neatpack.adapters.masks import MASK_BYTES_LIMIT, require_mask_dtype, require_mask_size
+from neatpack.adapters.masks import MASK_BYTES_LIMIT, require_mask_size
 from neatpack.adapters.static_scan import StaticBounds, StaticScan, as_scan
 from neatpack.adapters.static_status import StaticRule, first_fault
-from neatpack.adapters.visibility import require_window, seen_range, sees
+from neatpack.adapters.visibility import seen_range, sees
 
 
 def static_block_causal_mask(
@@ -47,7 +46,6 @@ def static_block_causal_mask(
                   [1, 1, 0],
                   [0, 0, 1]]]], dtype=torch.int32)
     """
-    require_mask_dtype(dtype)
     scan = as_scan(document_ids, bounds)
     places, ids = scan.places, scan.ids[:, None, 2:]
     require_mask_size((ids.shape[0], 1, ids.shape[2], ids.shape[2]), dtype, max_bytes)
@@ -88,8 +86,6 @@ def static_block_mask(
         >>> static_block_mask(ids, StaticBounds(2, 4, 4), block_size=2)[0].full_kv_num_blocks.tolist()
         [[[0, 1, 0, 1]]]
     """
-    window = require_window(window)
-    require_flag(causal, "causal")
     query_size, key_size = checked_block_size(block_size)
     scan = as_scan(document_ids, bounds)
     partial, full = _visible_blocks(scan, query_size, key_size, window, causal).partial_and_full()
@@ -124,7 +120,7 @@ def _visible_blocks(
     # Where a window ends among holes, the block around its end may hold no token of it.
     first, last = first_lowest // key_size, last_highest // key_size
     first = first + (of_keys.last.gather(1, first.clamp(min=0)) < first_lowest)
-    last = last.add(of_keys.first.gather(1, last.clamp(min=0)) > last_highest, alpha=-1)
+    last = last.add(of_keys.first.gather(1, last) > last_highest, alpha=-1)
     return VisibleBlocks(
         first=first,
         last=last.where(of_queries.tokens > 0, scan.counting(-1, 0)),

@@ -40,7 +40,7 @@ LAUNCHES: dict[str, tuple[int, int]] = {
     "static_segment_index": (22, 24),
     "static_position_ids": (16, 18),
     "static_block_causal_mask": (20, 22),
-    "static_block_mask": (71, 73),
+    "static_block_mask": (70, 72),
 }
 """How many launches each function may take uncompiled, at most: where a document may be as long as a row, and where it
 may not, so that lengths are looked at, and padding is cut."""

@@ -241,7 +241,7 @@ def _cut(segments: Segments, longest: int) -> npt.NDArray[np.int32]:
     ends = counts.cumsum()
     ranks = np.arange(int(ends[-1])) - (ends - counts).repeat(counts)
     cuts = firsts.repeat(counts) + ranks * longest
-    merged = np.concatenate([bounds, cuts], dtype=np.int32, casting="same_kind")
+    merged = np.concatenate([bounds, cuts], dtype=np.int32)
     merged.sort(kind="stable")  # Both parts are in order, which this takes as two runs.
     return merged
 
@@ -253,7 +253,7 @@ def _joined(bounds: Integers, runs: Integers, firsts: Integers, stops: Integers,
     for run, first, stop in zip(runs.tolist(), firsts.tolist(), stops.tolist(), strict=True):
         parts += [bounds[read : run + 1], np.arange(first, stop, step)]
         read = run + 1
-    return np.concatenate([*parts, bounds[read:]], dtype=np.int32, casting="same_kind")
+    return np.concatenate([*parts, bounds[read:]], dtype=np.int32)
 
 
 def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: Tensor) -> list[Problem]:

@@ -94,6 +94,7 @@ def test_malformed_ids_are_refused(fault: IdsFault, data: st.DataObject) -> None
         problem = caught.value.problems[0]
         assert problem.kind == _KINDS[fault]
         assert problem.remedy
+        assert problem.value is not None
         if fault in ("negative", "returning"):
             assert ids[problem.row or 0, problem.position or 0] == problem.value
     assert before is None or torch.equal(before, ids)

@@ -243,11 +243,17 @@ def test_offsets_of_two_lengths_are_compared_by_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    "mask", [torch.zeros(2, 2), torch.zeros(4, dtype=torch.bool), torch.zeros(0, 2, dtype=torch.bool)]
+    ("mask", "told"),
+    [
+        (torch.zeros(2, 2), torch.float32),
+        (torch.zeros(4, dtype=torch.bool), (4,)),
+        (torch.zeros(0, 2, dtype=torch.bool), (0, 2)),
+    ],
 )
-def test_ids_do_not_come_back_without_a_padding_mask(mask: Tensor) -> None:
-    with pytest.raises(EncodingError, match="padding_mask"):
+def test_ids_do_not_come_back_without_a_padding_mask(mask: Tensor, told: object) -> None:
+    with pytest.raises(EncodingError) as caught:
         document_ids_from_flash_varlen(_kwargs([0, 4]), mask)
+    assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("padding_mask", told)
 
 
 def _metadata(indices: list[list[int]], offsets: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -34,8 +34,9 @@ def test_a_scan_serves_several_encodings(rows: Rows, data: st.DataObject) -> Non
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "scan_static"])
 def test_a_scan_under_other_bounds_is_refused(name: str) -> None:
     scan = scan_static(tensor([[1, 2]]), StaticBounds(2, 2, 2))
-    with pytest.raises(EncodingError, match="not those of the scan"):
+    with pytest.raises(EncodingError, match="not those of the scan") as caught:
         FUNCTIONS[name](scan, StaticBounds(1, 2, 2))
+    assert caught.value.problems[0].value == StaticBounds(1, 2, 2)
 
 
 def test_bounds_are_positive_ints_of_python() -> None:

@@ -38,7 +38,7 @@ def require_no_holes(
     """
     if segments.in_order and tokens is None:
         return
-    holes = segments.bounds[segments.holes[:1]]
+    holes = segments.bounds[segments.holes]
     if tokens is not None:
         without_id = np.repeat(segments.ids == 0, segments.lengths)
         holes = np.append(holes, np.flatnonzero(without_id & (tokens.ravel() != 0)))

@@ -733,6 +733,28 @@ def test_offsets_of_rows_name_the_first_that_is_wrong(offsets: list[list[int]], 
         flatten_packed_sequence_metadata(indices, torch.tensor(offsets), 2, 3)
 
 
+@pytest.mark.parametrize(
+    ("indices", "offsets", "told"),
+    [
+        ([0, 3, 2, 9], [0, 4], r"packed_token_indices\[position 2\] = 2: must ascend"),
+        ([0, 1, 2], [0, 2, 1, 0], r"cu_seqlens\[position 2\] = 1: must start at zero, never fall"),
+        ([[0, 2, 1], [1, 0, 2]], [[0, 3], [0, 3]], r"packed_token_indices\[row 0, position 2\] = 1: must ascend"),
+        ([[0, 1, 2], [1, -1, 0]], [[0, 3], [0, 2]], r"packed_token_indices\[row 1, position 2\] = 0: must ascend"),
+    ],
+)
+def test_metadata_names_the_first_entry_that_is_wrong(indices: list[Any], offsets: list[Any], told: str) -> None:
+    with pytest.raises(EncodingError, match=told):
+        flatten_packed_sequence_metadata(torch.tensor(indices), torch.tensor(offsets), 2, 3)
+
+
+@pytest.mark.parametrize("size", [True, -1])
+def test_sizes_of_a_microbatch_are_counts(size: int) -> None:
+    with pytest.raises(EncodingError) as caught:
+        flatten_packed_sequence_metadata(_PLACES, _PLACES, size, size)
+    told = [(problem.field, problem.value) for problem in caught.value.problems]
+    assert told == [("batch_size", size), ("sequence_length", size)]
+
+
 def test_flat_metadata_is_of_as_many_places_as_int32_counts() -> None:
     indices, offsets = torch.tensor([0, 1, 2]), torch.tensor([0, 2, 2, 3], dtype=torch.int32)
     assert listed(document_ids_from_metadata(indices, offsets, (1, 3))) == [[1, 1, 2]]

@@ -319,6 +319,7 @@ def test_metadata_of_another_batch_is_refused(indices: Tensor, offsets: Tensor, 
     with pytest.raises(EncodingError) as caught:
         flatten_packed_sequence_metadata(indices, offsets, batch, 2)
     assert caught.value.problems[0].kind == kind
+    assert caught.value.problems[0].value is not None
 
 
 def test_empty_documents_in_metadata_are_kept_as_they_came_and_give_no_ids() -> None:

@@ -738,6 +738,7 @@ def test_offsets_of_rows_name_the_first_that_is_wrong(offsets: list[list[int]], 
     [
         ([0, 3, 2, 9], [0, 4], r"packed_token_indices\[position 2\] = 2: must ascend"),
         ([0, 1, 2], [0, 2, 1, 0], r"cu_seqlens\[position 2\] = 1: must start at zero, never fall"),
+        ([0, 2, 3], [0, 1, 3], r"cu_seqlens\[row 0, position 1\]: document 1 continues into the next row"),
         ([[0, 2, 1], [1, 0, 2]], [[0, 3], [0, 3]], r"packed_token_indices\[row 0, position 2\] = 1: must ascend"),
         ([[1, -1, 0], [0, 1, 2]], [[0, 2], [0, 3]], r"packed_token_indices\[row 0, position 2\] = 0: must ascend"),
     ],

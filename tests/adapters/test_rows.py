@@ -109,7 +109,7 @@ def test_lengths_of_no_token_number_no_document() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "row", "position"),
-    [([[1, 1], [0, 1]], 1, 0), ([[1, 0, 2]], 0, 1), ([[1, 0, 1]], 0, 1)],
+    [([[1, 1], [0, 1]], 1, 0), ([[1, 0, 2], [0, 1, 1]], 0, 1), ([[1, 0, 1]], 0, 1)],
 )
 def test_lengths_refuse_what_they_cannot_tell(rows: Rows, row: int, position: int) -> None:
     with pytest.raises(DocumentIdsError) as caught:

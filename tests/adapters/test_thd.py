@@ -178,7 +178,11 @@ def test_lengths_that_contradict_each_other_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "message", "row", "position"),
-    [([[1, 1, 1], [1, 0, 1]], "hole", 1, 1), ([[0, 1]], "before the first document", 0, 0)],
+    [
+        ([[1, 1, 1], [1, 0, 1]], "hole", 1, 1),
+        ([[0, 1]], "before the first document", 0, 0),
+        ([[0, 0], [0, 1], [0, 2]], "before the first document", 1, 0),
+    ],
 )
 def test_ids_that_lengths_cannot_tell_are_refused(rows: Rows, message: str, row: int, position: int) -> None:
     for function in (thd_lengths, thd_flat):

@@ -38,6 +38,10 @@ from neatpack.kernels_bridge.inspect import Inspection
 _IDS: Final = torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]])
 
 
+def _documents(ids: Tensor) -> object:
+    return scan_segments(ids).documents
+
+
 def _shard(ids: Tensor) -> object:
     batch: dict[str, Tensor] = dict.fromkeys(("input_ids", "labels", "document_ids"), ids)
     batch |= {"position_ids": build_position_ids(ids), "padding_mask": ids == 0}
@@ -45,6 +49,7 @@ def _shard(ids: Tensor) -> object:
 
 
 _MAKE: Final[list[Any]] = [
+    _documents,
     _shard,
     document_rows,
     gathered_flat,
@@ -55,7 +60,6 @@ _MAKE: Final[list[Any]] = [
     physical_states,
     row_offsets,
     scan_segments,
-    lambda ids: scan_segments(ids).documents,
     segment_index,
     thd_flat,
     thd_lengths,

@@ -132,6 +132,7 @@ _ONE_OF_SEVERAL: Final[dict[str, Call]] = {
     "flash offsets": lambda bad: adapters.document_ids_from_flash_varlen({**_KWARGS, "cu_seq_lens_k": bad}, _IDS == 0),
     "flash padding": lambda bad: adapters.document_ids_from_flash_varlen(_KWARGS, bad),
     "row offsets": lambda bad: adapters.document_ids_from_row_offsets(PhysicalRows(bad, _ROWS.max_seqlen), _IDS == 0),
+    "longest of rows": lambda bad: adapters.document_ids_from_row_offsets(replace(_ROWS, max_seqlen=bad), _IDS == 0),
     "row padding": lambda bad: adapters.document_ids_from_row_offsets(_ROWS, bad),
     "length matrix": lambda bad: adapters.document_ids_from_length_matrix(LengthMatrix(bad), 4),
     "real lengths": lambda bad: adapters.flatten_thd_lengths(THDLengths(bad, _LENGTHS.seq_lens_padded), 4),
@@ -233,6 +234,25 @@ def test_the_error_names_the_argument(field: str, call: Call) -> None:
         with pytest.raises(PackingError) as caught:
             call(value)
         assert caught.value.problems[0].field == field
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "near"),
+    [
+        ("gathered offsets", "cu_seqlens", _METADATA["cu_seqlens"]),
+        ("flash offsets", "cu_seq_lens_k", _KWARGS["cu_seq_lens_k"]),
+        ("flash padding", "padding_mask", _IDS == 0),
+        ("longest of rows", "max_seqlen", _ROWS.max_seqlen),
+        ("row padding", "padding_mask", _IDS == 0),
+    ],
+)
+def test_what_lies_on_another_device_is_named(name: str, field: str, near: Tensor) -> None:
+    """A fake tensor claims to lie where this machine may have no device."""
+    with FakeTensorMode():
+        far = torch.empty(near.shape, dtype=near.dtype, device="cuda")
+    with pytest.raises(PackingError) as caught:
+        _ONE_OF_SEVERAL[name](far)
+    assert (caught.value.problems[0].field, caught.value.problems[0].kind) == (field, "device")
 
 
 def _fake(call: Call) -> object:

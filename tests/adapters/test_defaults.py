@@ -56,12 +56,6 @@ _DEFAULTS: Final[dict[str, tuple[Callable[..., Any], str, Any, Any]]] = {
         torch.float32,
     ),
     "blocks of": (lambda **o: adapters.build_block_mask(_IDS, **o).BLOCK_SIZE, "block_size", (128, 128), 4),
-    "static blocks of": (
-        lambda **o: adapters.static_block_mask(_IDS, adapters.StaticBounds(2, 8, 8), **o)[0].BLOCK_SIZE,
-        "block_size",
-        (128, 128),
-        4,
-    ),
     "positions from": (lambda **o: adapters.build_position_ids(_IDS, **o).tolist(), "start", 0, 2),
     "padding of varlen": (
         lambda **o: adapters.physical_offsets(_IDS, **o).cu_seqlens.tolist(),

@@ -78,7 +78,8 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
 
     Example:
         >>> ids = torch.tensor([[1, 1, 1, 2, 0]])
-        >>> batch = {"input_ids": ids + 9, "labels": ids, "position_ids": ids, "padding_mask": ids == 0}
+        >>> positions = torch.tensor([[0, 1, 2, 0, 0]])
+        >>> batch = {"input_ids": ids + 9, "labels": ids, "position_ids": positions, "padding_mask": ids == 0}
         >>> batch["document_ids"] = ids
         >>> pad_documents(batch, 2)["document_ids"]
         tensor([[1, 1, 1, 0, 2, 0]])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import require_count
 from neatpack.adapters.host_arrays import Integers, row_places
-from neatpack.adapters.segments import MANY_PLACES, Segments, as_segments
+from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import integer_rows_problems
 from neatpack.contracts.errors import EncodingError
 
@@ -17,6 +17,9 @@ START_REMEDY: Final = "Give the position of a document's first token, 0 for most
 
 _LONG_RUN: Final = 64
 """From so many places of a run on, to repeat one number over each run takes less time than a sum over all places."""
+
+_LONG_ROW: Final = 2**16
+"""Up to so many places of a row: those of longer ones do not stay in the caches."""
 
 
 def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tensor:
@@ -46,7 +49,7 @@ def build_position_ids(document_ids: Tensor | Segments, start: int = 0) -> Tenso
     segments = as_segments(document_ids)
     firsts = segments.bounds[:-1] - _origins(segments) + start
     places = segments.batch * segments.sequence
-    long_runs = segments.ids.size * _LONG_RUN <= places and segments.sequence <= MANY_PLACES
+    long_runs = segments.ids.size * _LONG_RUN <= places and segments.sequence <= _LONG_ROW
     positions = _moved(segments, firsts) if long_runs else _summed(segments, firsts)
     return segments.tensor(positions).view(segments.batch, segments.sequence)
 

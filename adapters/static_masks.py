@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
-from neatpack.adapters.block_mask import VisibleBlocks, assemble, checked_block_size, mask_function
+from neatpack.adapters.block_mask import VisibleBlocks, assemble, checked_block_size, list_in_order, mask_function
 from neatpack.adapters.masks import MASK_BYTES_LIMIT, require_mask_size
 from neatpack.adapters.static_scan import StaticBounds, StaticScan, as_scan
 from neatpack.adapters.static_status import StaticRule, first_fault
@@ -88,15 +88,11 @@ def static_block_mask(
     """
     query_size, key_size = checked_block_size(block_size)
     scan = as_scan(document_ids, bounds)
-    partial, full = _visible_blocks(scan, query_size, key_size, window, causal).partial_and_full()
-    rows, columns = (partial, full), (partial.mT, full.mT)
-    # Lists of one shape are sorted together: fewer kernels to start.
-    lists = _ordered(*rows, *columns) if query_size == key_size else [*_ordered(*rows), *_ordered(*columns)]
+    blocks = _visible_blocks(scan, query_size, key_size, window, causal)
     # Where each document begins: its own number, which int32 holds, as it may not hold the id.
     numbers = scan.first[:, 2:].to(torch.int32)
     mask = assemble(
-        *lists,
-        device=scan.ids.device,
+        *list_in_order(*blocks.partial_and_full()),
         sequence=len(scan.places),
         block_size=(query_size, key_size),
         mask_function=mask_function(numbers, window=window, causal=causal),
@@ -156,10 +152,3 @@ def _tokens_of_blocks(scan: StaticScan, size: int) -> _BlockTokens:
     first = begins + blocks.view(torch.uint8).argmax(2)
     last = begins + blocks.cummax(2).indices[..., -1]
     return _BlockTokens(begins, blocks.sum(2), first, last.clamp(max=kept.shape[1] - 1))
-
-
-def _ordered(*blocks: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Count the True columns of each row, and list them in order, and the others after them. All are of one shape."""
-    stacked = torch.stack(blocks)
-    listed = stacked.view(torch.uint8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
-    return list(zip(stacked.sum(-1, dtype=torch.int32), listed, strict=True))

@@ -14,6 +14,7 @@ from benchmarks.records import Goal, Row, Sides, Size
 from neatpack.adapters import (
     StaticBounds,
     build_block_causal_mask,
+    build_block_mask,
     build_packed_sequence_metadata,
     build_position_ids,
     flash_varlen_kwargs,
@@ -147,5 +148,6 @@ def _everything(ids: Tensor) -> list[object]:
         flash_varlen_kwargs,
         build_position_ids,
         build_block_causal_mask,
+        build_block_mask,
     )
     return [function(segments) for function in derive]

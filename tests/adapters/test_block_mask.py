@@ -8,6 +8,8 @@ import copy
 import itertools
 import pickle
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import pytest
@@ -19,6 +21,7 @@ from torch.fx import GraphModule
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
+import neatpack.adapters.block_mask
 from neatpack.adapters.block_mask import build_block_mask, mask_function
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.segments import scan_segments
@@ -28,7 +31,7 @@ from neatpack.adapters.static_status import raise_if_invalid
 from neatpack.contracts.errors import DocumentIdsError, EncodingError
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
-from tests.adapters.properties import holds_for
+from tests.adapters.properties import holds_for, run_property
 
 TENSORS: Final = (
     "kv_num_blocks",
@@ -94,6 +97,41 @@ def test_without_holes_as_well(rows: Rows, causal: bool, window: int | None, blo
     """Most layouts with long documents have holes, and take another way."""
     found = build_block_mask(tensor(rows), causal=causal, window=window, block_size=block_size)
     assert same_tensors(found, create(rows, causal, window, block_size))
+
+
+@pytest.mark.parametrize("test", [test_all_tensors_are_those_of_torch, test_without_holes_as_well])
+def test_lists_made_on_a_device_are_the_same(test: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neatpack.adapters.block_mask, "_is_host", _is_never_host)
+    run_property(test.__name__, max_examples=100)
+
+
+@pytest.mark.parametrize("rows", [[[1] * 300 + [2] * 200 + [0] * 12], [[1] * 200 + [0] * 100 + [1] * 212]])
+def test_lists_are_not_sent_to_a_device_but_made_there(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the meta device nothing can be computed on the host: what is sent is as long as the blocks are, not square."""
+    sent: list[int] = []
+    move = Tensor.to
+
+    def moving(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if torch.device("meta") in args:
+            sent.append(tensor.numel())
+        return move(tensor, *args, **kwargs)
+
+    segments = replace(scan_segments(tensor(rows)), device=torch.device("meta"))
+    monkeypatch.setattr(Tensor, "to", moving)
+    monkeypatch.setattr(neatpack.adapters.block_mask, "mask_function", _sees_no_matter_what)
+    mask = build_block_mask(segments, block_size=2)
+    assert all(getattr(mask, name).is_meta for name in TENSORS)
+    assert mask.kv_indices.shape == (1, 1, 256, 256)
+    assert max(sent) <= 2 * 5 * 256
+
+
+def _sees_no_matter_what(_: Tensor, *, window: int | None, causal: bool) -> Callable[..., bool]:
+    """Take the place of the mask function, which refuses ids without data."""
+    return lambda *_: window is None and causal
+
+
+def _is_never_host(_: torch.device) -> bool:
+    return False
 
 
 EVERY_ROW: Final[Rows] = [

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, too_many_places
-from neatpack.adapters.host_arrays import read_together, row_places, to_tensor
+from neatpack.adapters.host_arrays import Integers, read_together, row_places, to_tensor
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
 from neatpack.adapters.offsets import wrong_offset
 from neatpack.adapters.segments import Documents, Segments, as_segments
@@ -22,6 +22,9 @@ from neatpack.adapters.token_tensors import device_problems, integer_rows_proble
 from neatpack.contracts.encodings import GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.contracts.fields import UNUSED_OFFSET
+
+_SHORT_ROW: Final = 2**13
+"""Up to so many places, to copy the numbers of one row takes less time than to count."""
 
 _REMEDY: Final = "Pass both as build_packed_sequence_metadata gave them, cut along the same rows as the tokens."
 
@@ -81,10 +84,7 @@ def gathered_rows(document_ids: Tensor | Segments) -> GatheredRows[Tensor]:
         tensor([[ 0, -1,  2,  3]])
     """
     segments = as_segments(document_ids)
-    if segments.batch > 1:  # By addition: a copy of memory is many times slower where both addresses end alike.
-        indices = np.zeros((segments.batch, 1), np.int64) + row_places(segments.sequence)
-    else:
-        indices = np.arange(segments.sequence)[None]
+    indices = _places(segments.batch, segments.sequence)
     flat = indices.ravel()
     for start, stop in segments.blanks:
         flat[start:stop] = UNUSED_OFFSET
@@ -187,6 +187,15 @@ def _flattened(
     flat = indices[rows, places].astype(np.int64) + rows * sequence_length
     lengths = np.diff(offsets.astype(np.int64), axis=1)[used[:, 1:]]
     return flat, np.append(0, np.cumsum(lengths)).astype(offsets.dtype)
+
+
+def _places(batch: int, sequence: int) -> Integers:
+    """Number the places of each row from 0."""
+    if batch > 1:  # By addition: a copy of memory is many times slower where both addresses end alike.
+        return np.zeros((batch, 1), np.int64) + row_places(sequence)
+    if sequence <= _SHORT_ROW:
+        return np.array(row_places(sequence)[None])
+    return np.arange(sequence)[None]
 
 
 def _row_offsets(documents: Documents) -> npt.NDArray[np.int32]:

@@ -6,7 +6,8 @@ takes another way on the CPU as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from benchmarks.records import Effort, Reading, Sides, compare
 
@@ -35,6 +36,12 @@ _READS: Final = {
 """Operators that wait for the device, because they give a number to Python or a shape that depends on values."""
 
 _MASKS: Final = (torch.bool, torch.uint8)
+
+_COPIES: Final = {"_to_copy", "copy_"}
+"""Operators that take tensors of two devices."""
+
+_INDEXING: Final = {"index", "index_put", "index_put_", "_index_put_impl_"}
+"""Operators that take indices from the host as well."""
 
 _NO_LAUNCHES: Final = {"detach", "lift_fresh", "unbind", "split", "_unsafe_view", "_local_scalar_dense"}
 """Operators that start no kernel, though their schema does not call them views."""
@@ -87,7 +94,13 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         self.launches = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator on the CPU, where its far arguments really lie."""
+        """Run one operator on the CPU, where its far arguments really lie.
+
+        Raises:
+            RuntimeError: its tensors lie on two devices, which a real one does not take either.
+        """
+        if _mixes(func.overloadpacket.__name__, args, kwargs):
+            raise RuntimeError(f"{func} was called with tensors on the pretended device and on the host")
         found: list[FarTensor] = []
 
         def bring(value: object) -> object:
@@ -137,11 +150,17 @@ class _ThroughTheHost(TorchFunctionMode):
         return func(*args, **given)
 
 
+@contextmanager
+def counted() -> Generator[Counter]:
+    """Count what happens on the device inside the block."""
+    with _ThroughTheHost(), Counter() as counter:
+        yield counter
+
+
 def count(call: Callable[[Tensor], object], argument: Tensor) -> Counter:
     """Count what a function of one tensor does on the device."""
-    counter = Counter()
     argument = far(argument)
-    with _ThroughTheHost(), counter:
+    with counted() as counter:
         call(argument)
     return counter
 
@@ -154,6 +173,16 @@ def host_reads(sides: Sides, _effort: Effort) -> Reading:
 def launches(sides: Sides, _effort: Effort) -> Reading:
     """Read how many kernels and copies are started, of sides whose calls give a `Counter`."""
     return _counted(sides, "launches")
+
+
+def _mixes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+    if name in _COPIES:
+        return False
+    if name in _INDEXING:
+        args = [args[0], [index for index in args[1] if isinstance(index, FarTensor)], *args[2:]]
+    tensors = [leaf for leaf in tree_leaves((args, dict(kwargs or {}))) if isinstance(leaf, Tensor)]
+    far = [isinstance(tensor, FarTensor) for tensor in tensors if isinstance(tensor, FarTensor) or tensor.ndim]
+    return any(far) and not all(far)
 
 
 def _send(value: object) -> object:

@@ -66,7 +66,7 @@ from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
 from tests.adapters.properties import holds_for
 
-_DERIVE: Final[Mapping[str, Callable[[Tensor], object]]] = {
+DERIVE: Final[Mapping[str, Callable[[Tensor], object]]] = {
     "scan_segments": scan_segments,
     "canonical_document_ids": canonical_document_ids,
     "build_position_ids": build_position_ids,
@@ -87,10 +87,10 @@ _DERIVE: Final[Mapping[str, Callable[[Tensor], object]]] = {
 }
 
 
-@holds_for(ids=document_ids(), name=st.sampled_from(sorted(_DERIVE)))
+@holds_for(ids=document_ids(), name=st.sampled_from(sorted(DERIVE)))
 def test_no_derivation_writes_to_the_ids(ids: Tensor, name: str) -> None:
     before, version = ids.clone(), ids._version
-    _DERIVE[name](ids)
+    DERIVE[name](ids)
     assert torch.equal(before, ids)
     assert ids._version == version
 
@@ -114,11 +114,12 @@ def test_no_tensor_of_a_batch_is_written_to(
 
 
 def _moved(batch: TrainingBatch[Tensor]) -> object:
-    return take_places(batch, torch.arange(batch["input_ids"].shape[1]).flip(0).expand(batch["input_ids"].shape))
+    places = torch.arange(batch["input_ids"].shape[1], device=batch["input_ids"].device).flip(0)
+    return take_places(batch, places.expand(batch["input_ids"].shape))
 
 
 _BOUNDS: Final = StaticBounds(documents=16, segments=64, longest=16)
-_OF_A_BATCH: Final[Mapping[str, Callable[[TrainingBatch[Tensor]], object]]] = {
+OF_A_BATCH: Final[Mapping[str, Callable[[TrainingBatch[Tensor]], object]]] = {
     "split_rows": lambda batch: split_rows(batch, batch["input_ids"].shape[0]),
     "pipeline_chunk_dims": pipeline_chunk_dims,
     "take_places": _moved,
@@ -148,11 +149,11 @@ def _ids(batch: TrainingBatch[Tensor]) -> Tensor:
     return batch.get("document_ids", batch["input_ids"])
 
 
-@holds_for(batch=training_batches(padding="trailing"), name=st.sampled_from(sorted(_OF_A_BATCH)))
+@holds_for(batch=training_batches(padding="trailing"), name=st.sampled_from(sorted(OF_A_BATCH)))
 def test_no_function_of_a_batch_writes_to_what_it_holds(batch: TrainingBatch[Tensor], name: str) -> None:
     given = dict(batch)
     with unwritten(batch):
-        _OF_A_BATCH[name](batch)
+        OF_A_BATCH[name](batch)
     assert list(batch) == list(given)
     assert all(batch.get(entry) is value for entry, value in given.items())
 
@@ -176,7 +177,7 @@ def test_results_share_no_memory_with_the_ids(ids: Tensor) -> None:
     assert torch.equal(before, ids)
 
 
-_OF_SEGMENTS: Final[Mapping[str, Callable[[Tensor | Segments], object]]] = {
+OF_SEGMENTS: Final[Mapping[str, Callable[[Tensor | Segments], object]]] = {
     "build_block_causal_mask": build_block_causal_mask,
     "build_packed_sequence_metadata": lambda ids: build_packed_sequence_metadata(ids, allow_empty=True),
     "build_position_ids": build_position_ids,
@@ -198,10 +199,10 @@ _OF_SEGMENTS: Final[Mapping[str, Callable[[Tensor | Segments], object]]] = {
 }
 
 
-@holds_for(rows=rows_of_ids(leading=False, between=False), name=st.sampled_from(sorted(_OF_SEGMENTS)))
+@holds_for(rows=rows_of_ids(leading=False, between=False), name=st.sampled_from(sorted(OF_SEGMENTS)))
 def test_what_is_written_to_a_result_is_not_read_again(rows: Rows, name: str) -> None:
     ids = tensor(rows)
-    segments, derive = scan_segments(ids), _OF_SEGMENTS[name]
+    segments, derive = scan_segments(ids), OF_SEGMENTS[name]
     for found in _tensors(derive(segments)):
         found.fill_(7)
     for again, expected in zip(_tensors(derive(segments)), _tensors(derive(ids)), strict=True):
@@ -215,11 +216,11 @@ def _tensors(value: object) -> list[Tensor]:
     return [found for entry in cast("Mapping[str, object]", inner).values() for found in _tensors(entry)]
 
 
-@pytest.mark.parametrize("name", sorted(_DERIVE))
+@pytest.mark.parametrize("name", sorted(DERIVE))
 def test_a_derivation_waits_for_a_device_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = torch.arange(1, 9).repeat_interleave(4).view(4, 8)
     with host_reads(monkeypatch) as counted:
-        _DERIVE[name](ids)
+        DERIVE[name](ids)
     assert counted.total <= 1
 
 

@@ -115,6 +115,20 @@ def test_waits_and_launches_are_counted() -> None:
     assert count(build_packed_sequence_metadata, ids).reads == 1
 
 
+def test_a_device_takes_no_tensors_of_the_host() -> None:
+    ids = torch.tensor([[1, 1, 2, 0]])
+
+    def mixed(far: torch.Tensor) -> torch.Tensor:
+        return far + torch.tensor([1, 2, 3, 4])
+
+    with pytest.raises(RuntimeError, match=r"add\.Tensor was called with tensors on .* and on the host"):
+        count(mixed, ids)
+    assert count(lambda far: far + torch.tensor(1), ids).launches == 1  # A number of the host is no tensor of it.
+    assert count(lambda far: far[:, torch.tensor([0, 1])], ids).launches == 1
+    with pytest.raises(RuntimeError, match="pretended"):
+        count(lambda far: ids[:, far[0]], ids)
+
+
 GENERATED = """
 cpp_fused_add_0 = async_compile.cpp_pybinding(['const int64_t*', 'int64_t*'], source)
 def call(args):

@@ -79,6 +79,11 @@ def to_tensor(array: npt.NDArray[Any], device: torch.device = _CPU) -> Tensor:
     return tensor if device == _CPU else tensor.to(device)
 
 
+def narrowed(numbers: Integers) -> Tensor:
+    """Give numbers that int32 holds as a tensor of it, on the host."""
+    return to_tensor(numbers.astype(np.int32))
+
+
 @lru_cache(maxsize=2)  # Rows of the next batch are as long, and to copy numbers takes less time than to count.
 def row_places(sequence: int) -> Integers:
     """Give 0, 1, ..., as many as a row has places. They are kept, and cannot be written to."""

@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
-from neatpack.adapters.block_mask import VisibleBlocks, assemble, checked_block_size, list_in_order, mask_function
+from neatpack.adapters.block_lists import list_in_order
+from neatpack.adapters.block_mask import assemble, checked_block_size, mask_function
 from neatpack.adapters.masks import MASK_BYTES_LIMIT, require_mask_size
 from neatpack.adapters.static_scan import StaticBounds, StaticScan, as_scan
 from neatpack.adapters.static_status import StaticRule, first_fault
 from neatpack.adapters.visibility import seen_range, sees
+from neatpack.adapters.visible_blocks import VisibleBlocks
 
 
 def static_block_causal_mask(

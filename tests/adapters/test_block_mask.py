@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
+import neatpack.adapters.block_lists
 import neatpack.adapters.block_mask
 from neatpack.adapters.block_mask import build_block_mask, mask_function
 from neatpack.adapters.masks import build_block_causal_mask
@@ -101,7 +102,7 @@ def test_without_holes_as_well(rows: Rows, causal: bool, window: int | None, blo
 
 @pytest.mark.parametrize("test", [test_all_tensors_are_those_of_torch, test_without_holes_as_well])
 def test_lists_made_on_a_device_are_the_same(test: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neatpack.adapters.block_mask, "_is_host", _is_never_host)
+    monkeypatch.setattr(neatpack.adapters.block_lists, "_is_host", _is_never_host)
     run_property(test.__name__, max_examples=100)
 
 

@@ -20,13 +20,15 @@ MODULES: Final = [
 PLACE: Final = list(inspect.signature(Problem).parameters).index("remedy")
 
 
+def makes_a_problem(call: ast.Call) -> bool:
+    """Tell whether a call makes a problem, or what `partial` makes of it."""
+    called = [call.func, *call.args[:1]] if getattr(call.func, "id", "") == "partial" else [call.func]
+    return any("Problem" in {getattr(name, "id", ""), getattr(name, "attr", "")} for name in called)
+
+
 def untold(code: str) -> list[int]:
     """The lines at which a program makes a problem without a remedy, or with an empty one."""
-    made = [
-        node
-        for node in ast.walk(ast.parse(code))
-        if isinstance(node, ast.Call) and "Problem" in {getattr(node.func, "id", ""), getattr(node.func, "attr", "")}
-    ]
+    made = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and makes_a_problem(node)]
     given = [[*call.args[PLACE:], *(each.value for each in call.keywords if each.arg == "remedy")] for call in made]
     return [
         call.lineno
@@ -47,6 +49,9 @@ def test_every_problem_says_what_to_do(module: Path) -> None:
         ("errors.Problem('ids', 'is wrong', 'value', row=1)", False),
         ("Problem('ids', 'is wrong', 'value', remedy='')", False),
         ("Problem('ids', 'is wrong', 'value', 0, 1, 2, '')", False),
+        ("partial(Problem, 'ids')", False),
+        ("partial(Problem, 'ids', remedy='')", False),
+        ("partial(Problem, 'ids', remedy=RENUMBER)", True),
         ("Problem('ids', 'is wrong', 'value', remedy='Renumber it.')", True),
         ("Problem('ids', 'is wrong', 'value', 0, 1, 2, RENUMBER)", True),
     ],

@@ -40,6 +40,7 @@ def static_gathered_rows(
 
     Raises:
         DocumentIdsError: as `scan_static`.
+        EncodingError: the bounds are none, or not those of the scan.
 
     Example:
         >>> static_gathered_rows(torch.tensor([[1, 0, 2, 2]]), StaticBounds(3, 4, 4))[0].cu_seqlens
@@ -78,7 +79,7 @@ def static_gathered_flat(
 
     Raises:
         DocumentIdsError: as `scan_static`.
-        EncodingError: no such tail.
+        EncodingError: the bounds are none, or not those of the scan; or no such tail.
 
     Example:
         >>> ids, bounds = torch.tensor([[1, 0, 2, 2]]), StaticBounds(3, 4, 4)
@@ -122,6 +123,7 @@ def static_physical_offsets(
 
     Raises:
         DocumentIdsError: as `scan_static`.
+        EncodingError: the bounds are none, or not those of the scan.
 
     Example:
         >>> static_physical_offsets(torch.tensor([[1, 1, 2, 0, 0, 0]]), StaticBounds(2, 6, 2))[0].cu_seqlens
@@ -161,6 +163,7 @@ def static_thd_lengths(document_ids: Tensor | StaticScan, bounds: StaticBounds) 
 
     Raises:
         DocumentIdsError: as `scan_static`.
+        EncodingError: the bounds are none, or not those of the scan.
 
     Example:
         >>> static_thd_lengths(torch.tensor([[1, 1, 0, 2, 0]]), StaticBounds(3, 5, 5))[0].seq_lens_padded
@@ -197,6 +200,7 @@ def static_segment_index(
 
     Raises:
         DocumentIdsError: as `scan_static`.
+        EncodingError: the bounds are none, or not those of the scan.
 
     Example:
         >>> static_segment_index(torch.tensor([[5, 5, 3, 0]]), StaticBounds(2, 4, 4))[0].seq_idx
@@ -229,7 +233,7 @@ def static_position_ids(
 
     Raises:
         DocumentIdsError: as `scan_static`.
-        EncodingError: `start` is no int, or negative.
+        EncodingError: the bounds are none, or not those of the scan; or `start` is no int, or negative.
 
     Example:
         >>> static_position_ids(torch.tensor([[1, 1, 2, 0, 2, 0]]), StaticBounds(2, 6, 6))[0]

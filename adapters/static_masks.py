@@ -40,7 +40,8 @@ def static_block_causal_mask(
 
     Raises:
         DocumentIdsError: as `scan_static`.
-        EncodingError: the dtype or the window is no such thing, or the mask would be larger than `max_bytes`.
+        EncodingError: the bounds are none, or not those of the scan; the dtype or the window is no such thing; or
+            the mask would be larger than `max_bytes`.
 
     Example:
         >>> static_block_causal_mask(torch.tensor([[1, 1, 0]]), StaticBounds(1, 3, 3))[0].int()
@@ -81,7 +82,8 @@ def static_block_mask(
 
     Raises:
         DocumentIdsError: as `scan_static`.
-        EncodingError: the window, the block size or `causal` is no such thing.
+        EncodingError: the bounds are none, or not those of the scan; or the window, the block size or `causal` is no
+            such thing.
 
     Example:
         >>> ids = torch.tensor([[1, 1, 1, 1, 2, 2, 2, 2]])

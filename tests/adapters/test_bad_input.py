@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
+import traceback
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -290,6 +293,18 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
 ]
 
 
+def _promised(caught: pytest.ExceptionInfo[PackingError]) -> list[str]:
+    """The errors that the docstring of the function names, or of the class, that a lambda of a test called."""
+    called = [frame for frame, _ in traceback.walk_tb(caught.tb)][2]
+    name, scope = called.f_code.co_name, called.f_locals
+    documented: Any = called.f_globals.get(name)
+    owner: Any = scope.get("self", scope.get("cls"))
+    if owner is not None:
+        documented = owner.__class__ if name == "__init__" else getattr(owner, name)
+    raised = (inspect.getdoc(documented) or "").partition("\nRaises:\n")[2].partition("\n\n")[0]
+    return re.findall(r"^    (\w+):", raised, re.MULTILINE)
+
+
 @pytest.mark.parametrize(("field", "call"), _CALLS)
 @pytest.mark.parametrize("bad", [None, "3", 2.5])
 def test_every_other_argument_is_named(field: str, call: Callable[[Any], object], bad: object) -> None:
@@ -297,6 +312,7 @@ def test_every_other_argument_is_named(field: str, call: Callable[[Any], object]
         call(bad)
     assert caught.value.problems[0].field == field
     assert caught.value.problems[0].remedy
+    assert type(caught.value).__name__ in _promised(caught)
 
 
 _SINGLE: Final[list[tuple[str, Callable[[Any], object]]]] = [
@@ -464,7 +480,7 @@ def test_labels_are_signed(dtype: torch.dtype) -> None:
         lambda: count_valid_targets(labels),
     ]
     for call in calls:
-        with pytest.raises(PackingError, match="labels"):
+        with pytest.raises(EncodingError, match=f"labels = {dtype}: must be signed"):
             call()
 
 

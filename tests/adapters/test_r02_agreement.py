@@ -538,4 +538,6 @@ def test_arguments_of_kernels_are_refused_and_nothing_changes(name: str) -> None
         check_agreement(ids, batch)
     with pytest.raises(EncodingError, match=name):
         apply_packing_contract(batch, PackingCapabilities("document_ids"))
+    with pytest.raises(EncodingError, match=name):
+        convert_batch_output(batch, "thd")
     assert batch == before

@@ -275,6 +275,14 @@ def test_a_plan_that_is_of_other_documents_is_refused() -> None:
         unpack(values, ids, keys, plan=[[0, 1]])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+def test_keys_that_do_not_name_each_document_once_are_told() -> None:
+    values = ids = torch.tensor([[1, 2], [1, 1]])
+    with pytest.raises(BatchError, match=r"document_keys\[row 1\] = 5: names one document twice"):
+        unpack(values, ids, torch.tensor([[5, 0], [5, -1]]))
+    with pytest.raises(BatchError, match=r"document_keys\[row 1\] = \[1, 2\]: must name the 1 documents of the row"):
+        unpack(values, ids, torch.tensor([[0, 3], [1, 2]]))
+
+
 @holds_for(ids=attention_document_ids())
 def test_unpacking_leaves_holes_and_padding_out(ids: Tensor) -> None:
     values = torch.arange(ids.numel()).view(ids.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import warnings
@@ -81,6 +82,17 @@ def test_bools_stay_bools(tmp_path: Path) -> None:
     mask = load_batch(tmp_path / "batch.json")["padding_mask"]
     assert isinstance(mask, Tensor)
     assert mask.dtype == torch.bool
+
+
+def test_json_is_utf_8_whatever_the_locale_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "batch.json"
+    path.write_bytes('{"name": "é"}'.encode())
+
+    def of_locale(encoding: str | None, *_: int) -> str:
+        return encoding or "ascii"
+
+    monkeypatch.setattr(io, "text_encoding", of_locale)
+    assert load_batch(path) == {"name": "é"}
 
 
 @pytest.mark.parametrize("name", ["batch.pt", "batch.pth", "batch.npz", "batch.json", "batch.safetensors"])

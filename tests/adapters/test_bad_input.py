@@ -71,6 +71,7 @@ from neatpack.adapters import (
     real_places,
     reduce_by_document,
     repeat_on_axes,
+    require_supported_packing_contract,
     resume_rows,
     row_offsets,
     scan_segments,
@@ -157,6 +158,7 @@ _COST: Final = AttentionCost(1.0, 1.0)
 _RANKED: Final = balance_rows(_PLAN, 1, cost=_COST)
 _DOCUMENTS: Final = [torch.tensor([1, 2]), torch.tensor([3])]
 _KWARGS: Final = flash_varlen_kwargs(_IDS)
+_CONTRACT: Final = PackingCapabilities("document_ids")
 
 
 def _or(bad: object, instead: object) -> Any:
@@ -386,6 +388,31 @@ def test_no_bool_no_negative_and_no_huge_number_counts(field: str, call: Callabl
     with pytest.raises(PackingError) as caught:
         call(bad)
     assert (caught.value.problems[0].field, caught.value.problems[0].value) == (field, bad)
+
+
+_SIZES: Final[list[tuple[str, Callable[[Any], object]]]] = [
+    ("capacity", lambda bad: plan_rows([1], bad)),
+    ("ranks", lambda bad: balance_rows(_PLAN, bad, cost=_COST)),
+    ("rows_per_rank", lambda bad: balance_rows(_PLAN, 1, cost=_COST, rows_per_rank=bad)),
+    ("ranks", lambda bad: resume_rows(_RANKED.state(0), ranks=bad)),
+    ("rows_per_rank", lambda bad: resume_rows(_RANKED.state(0), rows_per_rank=bad)),
+    ("ranks", lambda bad: context_places(_IDS, 0, bad, "contiguous")),
+    ("microbatches", lambda bad: split_rows(_batch(), bad)),
+    ("multiple", lambda bad: aligned_length(4, bad)),
+    ("multiple", lambda bad: pad_rows(_batch(), bad)),
+    ("multiple", lambda bad: pad_documents(_batch(), bad)),
+    ("context_parallel", lambda bad: document_multiple(bad)),
+    ("tensor_parallel", lambda bad: document_multiple(1, bad)),
+    ("sequence_length", lambda bad: require_supported_packing_contract(_CONTRACT, sequence_length=bad)),
+]
+
+
+@pytest.mark.parametrize(("field", "call"), _SIZES)
+def test_zero_is_no_size(field: str, call: Callable[[Any], object]) -> None:
+    with pytest.raises(PackingError) as caught:
+        call(0)
+    assert (caught.value.problems[0].field, caught.value.problems[0].value) == (field, 0)
+    assert type(caught.value).__name__ in _promised(caught)
 
 
 @pytest.mark.parametrize(

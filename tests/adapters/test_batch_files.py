@@ -95,6 +95,18 @@ def test_json_is_utf_8_whatever_the_locale_says(tmp_path: Path, monkeypatch: pyt
     assert load_batch(path) == {"name": "é"}
 
 
+def test_tensors_that_were_saved_on_a_device_come_to_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_a_device(_: object) -> str:
+        return "cuda:0"
+
+    with monkeypatch.context() as saving:
+        saving.setattr(torch.serialization, "location_tag", on_a_device)
+        _save_torch(tmp_path / "batch.pt")
+    ids = load_batch(tmp_path / "batch.pt")["document_ids"]
+    assert isinstance(ids, Tensor)
+    assert (ids.device.type, listed(ids)) == ("cpu", listed(_IDS))
+
+
 @pytest.mark.parametrize("name", ["batch.pt", "batch.pth", "batch.npz", "batch.json", "batch.safetensors"])
 def test_no_file_runs_code(name: str, tmp_path: Path) -> None:
     marker, path = tmp_path / "ran", tmp_path / name

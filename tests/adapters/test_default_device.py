@@ -63,6 +63,7 @@ _CALLS: Final[dict[str, Callable[[], Any]]] = {
     ).locate(1),
     "moved": lambda: adapters.take_places(_BATCH, _PLACES),
     "padded": lambda: adapters.pad_documents(_BATCH, 4),
+    "rows padded": lambda: adapters.pad_rows(_BATCH, 3),
     "sharded": lambda: adapters.shard_tokens(_BATCH, 1, 2, "contiguous", label_shift="model").batch,
     "rows of documents": lambda: adapters.document_rows(_IDS).take(_VALUES, 0),
     "scanned": lambda: adapters.scan_static(_IDS, _BOUNDS),

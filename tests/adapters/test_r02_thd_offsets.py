@@ -81,15 +81,14 @@ def test_offsets_of_thd_rise_up_to_what_is_unused(cuts: list[int], place: int) -
     ("row", "cuts", "place"),
     [
         ([1, 0, 2, 0], [0, 2, 3, -1, 4], 4),
+        ([1, 0, 2, 0], [0, 1, 2, -1, 4], 4),
         ([1, 0, 1, 2], [0, 3, 4], 1),
         ([0, 0], [0, 2, 3], 2),
         ([1, 1, 2, 2], [0, 0, 2, 2, 3], 4),
     ],
 )
 def test_the_first_offset_that_is_wrong_is_named(row: list[int], cuts: list[int], place: int) -> None:
-    """Behind offsets of places that are all there; where places cannot express a hole; without any document; behind
-    empty segments.
-    """
+    """Behind offsets that are all there; where places cannot express a hole; of no document; behind empty segments."""
     with pytest.raises(EncodingError) as caught:
         check_thd_offsets(torch.tensor([row]), {"cu_seqlens": torch.tensor(cuts)})
     assert (caught.value.problems[0].position, caught.value.problems[0].value) == (place, cuts[place])

@@ -174,6 +174,13 @@ def test_joined_coordinates_never_wrap() -> None:
     assert dict(adapted) == before
 
 
+def test_the_first_row_whose_joined_coordinates_would_wrap_is_named_with_its_greatest() -> None:
+    batch = adapt_model_inputs(training_batch([[1, 2]] * 3))
+    batch["position_ids"] = torch.tensor([[0, 1], [2**62, 2**62 + 3], [2**62, 2**62]])
+    with pytest.raises(BatchError, match=rf"position_ids\[row 1\] = {2**62 + 3}: .* would be past int64"):
+        enable_xdoc_attention(batch, _IDS)
+
+
 def test_joining_needs_the_attention_ids() -> None:
     with pytest.raises(BatchError, match="adapt_model_inputs"):
         enable_xdoc_attention(training_batch([[1, 1, 2, 2, 0]]), _IDS)

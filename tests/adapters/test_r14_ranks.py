@@ -108,9 +108,9 @@ def test_a_rank_has_padding_alone_in_a_step_only_where_rows_are_fewer_than_ranks
     assert alone == max(0, len(steps) * ranks - rows)
 
 
-@pytest.mark.parametrize("rows", [5, 9])
+@pytest.mark.parametrize("rows", [5, 9, 13])
 def test_no_draw_puts_all_groups_with_padding_into_one_step(rows: int) -> None:
-    """Of five rows or nine on two ranks, two each a step, one group is a row and padding, and one padding alone."""
+    """Of so many rows on two ranks, two each a step, one group is a row and padding, and one padding alone."""
     for seed in range(10):
         steps: list[list[list[int]]] = Group(2, 2, "pad", seed).balance(plan_rows([4] * rows, 4)).steps.tolist()
         assert all(max(dealt) >= 0 for step in steps for dealt in step)

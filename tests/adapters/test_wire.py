@@ -197,6 +197,12 @@ def test_a_field_that_stands_there_twice_is_refused(encode: Callable[[str], str 
         WireCapabilities.read_json('{"packed_mask_type": "document_ids", "packed_mask_type": "flash_varlen"}')
 
 
+@pytest.mark.parametrize("model", WIRE_MODELS)
+def test_what_was_made_without_a_check_is_checked_when_it_is_read(model: Any) -> None:
+    with pytest.raises(PackingError):
+        model.read(model.model_construct(packed_mask_type="causal", capacity=0))
+
+
 def test_a_model_cannot_be_changed() -> None:
     wire = WirePackingOptions.read({"capacity": 8})
     with pytest.raises(ValidationError):

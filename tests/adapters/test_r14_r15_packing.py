@@ -283,6 +283,12 @@ def test_keys_that_do_not_name_each_document_once_are_told() -> None:
         unpack(values, ids, torch.tensor([[0, 3], [1, 2]]))
 
 
+def test_the_first_piece_that_begins_elsewhere_is_told() -> None:
+    ids, keys, starts = torch.ones(3, 1).long(), torch.tensor([[0], [0], [1]]), torch.tensor([[0], [5], [3]])
+    with pytest.raises(BatchError, match=r"document_starts\[row 1\] = 5: .* begin at token 1 of its document"):
+        unpack(ids, ids, keys, starts)
+
+
 @holds_for(ids=attention_document_ids())
 def test_unpacking_leaves_holes_and_padding_out(ids: Tensor) -> None:
     values = torch.arange(ids.numel()).view(ids.shape)

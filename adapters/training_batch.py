@@ -36,7 +36,7 @@ def adapt_model_inputs(
             image. They become holes; padding is excluded anyway.
 
     Returns:
-        The same mapping, with int64 `attention_document_ids`.
+        The same mapping, with int64 `attention_document_ids`, which share no memory with the other ids.
 
     Raises:
         BatchError: an entry is missing or misshapen, or the entries of the batch cannot be replaced.

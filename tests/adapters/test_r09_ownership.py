@@ -62,9 +62,10 @@ from neatpack.adapters import (
 from neatpack.adapters.strategies import document_ids, training_batches
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PACKED_MASK_TYPES, PackedMaskType, PackingCapabilities
+from tests.adapters.batches import training_batch
 from tests.adapters.host_reads import host_reads
 from tests.adapters.layouts import Rows, rows_of_ids, tensor
-from tests.adapters.properties import holds_for
+from tests.adapters.properties import holds_for, listed
 
 DERIVE: Final[Mapping[str, Callable[[Tensor], object]]] = {
     "scan_segments": scan_segments,
@@ -111,6 +112,14 @@ def test_no_tensor_of_a_batch_is_written_to(
         if xdoc and mask_type != "flash_varlen":
             enable_xdoc_attention(batch, contract)
         apply_packing_contract(batch, contract, flat=mask_type != "flash_varlen" or not xdoc)
+
+
+@pytest.mark.parametrize("seen", [None, torch.tensor([[True, False]])])
+def test_attention_ids_of_a_batch_are_no_view_of_its_ids(seen: Tensor | None) -> None:
+    ids = torch.tensor([[1, 1]])
+    batch = adapt_model_inputs(training_batch(ids), seen)
+    batch.get("attention_document_ids", ids).zero_()
+    assert listed(ids) == [[1, 1]]
 
 
 def _moved(batch: TrainingBatch[Tensor]) -> object:

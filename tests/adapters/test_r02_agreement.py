@@ -421,6 +421,15 @@ def test_a_dense_mask_that_leaks_names_the_first_key() -> None:
         check_agreement(_IDS, {"attention_mask": mask})
 
 
+@pytest.mark.parametrize("seen", [[], [4], [0, 1], [0, 1, 2, 3, 4]])
+def test_what_padding_sees_in_a_dense_mask_is_the_loaders_choice(seen: list[int]) -> None:
+    for mask in (build_block_causal_mask(_IDS), build_block_causal_mask(_IDS, torch.float32)):
+        allowed, hidden = (mask[0, 0, 0, key].item() for key in (0, 1))
+        mask[0, 0, 4] = hidden
+        mask[0, 0, 4, seen] = allowed
+        check_agreement(_IDS, {"attention_mask": mask})
+
+
 def test_a_plain_mask_may_keep_a_hole_or_leave_it_out() -> None:
     ids = torch.tensor([[1, 0, 1, 2, 0]])
     for mask in ([[1, 1, 1, 1, 0]], [[1, 0, 1, 1, 0]]):

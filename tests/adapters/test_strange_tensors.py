@@ -239,6 +239,10 @@ def test_the_error_names_the_argument(field: str, call: Call) -> None:
 @pytest.mark.parametrize(
     ("name", "field", "near"),
     [
+        ("labels to mask", "labels", _LABELS),
+        ("labels to shift", "labels", _LABELS),
+        ("labels to weight", "labels", _LABELS),
+        ("eligibility", "attention_eligibility", _IDS == 0),
         ("gathered offsets", "cu_seqlens", _METADATA["cu_seqlens"]),
         ("flash offsets", "cu_seq_lens_k", _KWARGS["cu_seq_lens_k"]),
         ("flash padding", "padding_mask", _IDS == 0),

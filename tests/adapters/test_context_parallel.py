@@ -172,10 +172,14 @@ def test_the_ways_out_of_a_hole_lead_out() -> None:
 def test_the_ways_out_of_lengths_that_do_not_divide_lead_out() -> None:
     apart = training_batch([[1, 1, 2, 2]])
     joined = training_batch([[1, 1, 2]], attention_document_ids=tensor([[1, 1, 1]]), position_ids=tensor([[0, 1, 2]]))
+    one_alone = training_batch(
+        [[1, 1, 2], [1, 1, 1]], attention_document_ids=tensor([[1] * 3] * 2), position_ids=tensor([[0, 1, 2]] * 2)
+    )
     late = training_batch([[1, 1, 1, 1, 2, 2, 2, 2]], attention_document_ids=tensor([[1, 1, 1, 1, 0, 2, 2, 2]]))
     ways: list[tuple[TrainingBatch[Tensor], Any, str]] = [
         (apart, pad_documents, r"pad_documents\(batch, 4\)\.$"),
         (joined, pad_rows, r"pad_rows\(batch, 4\)\.$"),
+        (one_alone, pad_rows, r"pad_rows\(batch, 4\)\.$"),
     ]
     for batch, pad, said in ways:
         with pytest.raises(EncodingError, match=said):

@@ -16,7 +16,7 @@ from neatpack.adapters.planning import plan_rows
 from neatpack.adapters.slicing import split_rows
 from neatpack.adapters.training_batch import adapt_model_inputs, enable_xdoc_attention
 from neatpack.adapters.yielding import apply_packing_contract
-from neatpack.contracts.batch import TrainingBatch, validate_training_batch
+from neatpack.contracts.batch import BATCH_OUTPUT_FORMATS, BatchOutputFormat, TrainingBatch, validate_training_batch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, PackingError
 from tests.adapters import oracle_thd
@@ -140,6 +140,13 @@ def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(BatchError, match="'batched', 'thd'") as caught:
         convert_batch_output(training_batch([[1]]), "bshd")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert caught.value.problems[0].value == "'bshd'"
+
+
+@pytest.mark.parametrize("output_format", BATCH_OUTPUT_FORMATS)
+def test_whether_documents_are_padded_is_a_bool(output_format: BatchOutputFormat) -> None:
+    bad: Any = 1
+    with pytest.raises(BatchError, match="padded_documents = int: must be a bool"):
+        convert_batch_output(training_batch([[1]]), output_format, padded_documents=bad)
 
 
 def test_one_host_read(monkeypatch: pytest.MonkeyPatch) -> None:

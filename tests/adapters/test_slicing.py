@@ -113,12 +113,13 @@ def test_microbatches_are_the_rows_and_derive_for_themselves(rows: Rows, data: s
         cu_seqlens=metadata.cu_seqlens,
         max_seqlen=metadata.max_seqlen,
         rewards=torch.arange(len(rows)),
+        scores=torch.arange(5 * len(rows)).view(-1, 5),
         **flash_varlen_kwargs(ids),
     )
     parts = split_rows(batch, count)
     assert len(parts) == count
     assert torch.equal(torch.cat([part["position_ids"] for part in parts], dim=1), axes)
-    for name in ("input_ids", "document_ids", "packed_token_indices", "cu_seqlens", "rewards"):
+    for name in ("input_ids", "document_ids", "packed_token_indices", "cu_seqlens", "rewards", "scores"):
         assert torch.equal(torch.cat([cast("Any", part)[name] for part in parts]), cast("Any", batch)[name])
     for part in parts:
         derived = flash_varlen_kwargs(part["document_ids"])

@@ -70,7 +70,7 @@ def test_padding_between_documents_only_where_it_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("batch", "error", "field", "row"),
     [
-        (training_batch([[1], [0]]), DocumentIdsError, "document_ids", 1),
+        (training_batch([[1], [0], [0]]), DocumentIdsError, "document_ids", 1),
         (training_batch([[1, 2, 1]]), DocumentIdsError, "document_ids", 0),
         (training_batch([[1, 1, 1]], attention_document_ids=tensor([[1, 0, 1]])), DocumentIdsError, None, 0),
         (training_batch([[1, 1]], attention_document_ids=tensor([[1, 0]])), DocumentIdsError, None, 0),

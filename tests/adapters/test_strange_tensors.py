@@ -148,6 +148,7 @@ _ONE_OF_SEVERAL: Final[dict[str, Call]] = {
     "places": lambda bad: adapters.take_places(_batch(), bad),
     "a document": lambda bad: adapters.collate_documents([bad], adapters.plan_rows([5], 5)),
     "eligibility": lambda bad: adapt_model_inputs(_batch(), bad),
+    "positions beside ids": lambda bad: adapters.check_agreement(_IDS, {"position_ids": bad}),
 }
 
 
@@ -243,6 +244,7 @@ def test_the_error_names_the_argument(field: str, call: Call) -> None:
         ("labels to shift", "labels", _LABELS),
         ("labels to weight", "labels", _LABELS),
         ("eligibility", "attention_eligibility", _IDS == 0),
+        ("positions beside ids", "position_ids", _LABELS),
         ("gathered offsets", "cu_seqlens", _METADATA["cu_seqlens"]),
         ("flash offsets", "cu_seq_lens_k", _KWARGS["cu_seq_lens_k"]),
         ("flash padding", "padding_mask", _IDS == 0),

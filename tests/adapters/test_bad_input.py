@@ -368,6 +368,11 @@ def test_a_key_past_int64_does_not_become_another(number: int, plan: RowPlan | N
         unpack(ids, ids, torch.tensor([[0, 0]]), given, plan=plan)
 
 
+def test_a_key_may_be_the_greatest_of_int64() -> None:
+    ids = torch.tensor([[1, 1, 2, 0]])
+    assert [listed(each) for each in unpack(ids, ids, torch.tensor([[2**63 - 1, 0]]))] == [[2], [1, 1]]
+
+
 _COUNTS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("start", lambda bad: build_position_ids(_IDS, bad)),
     ("start", lambda bad: static_position_ids(_IDS, StaticBounds(2, 3, 3), bad)),

@@ -91,8 +91,11 @@ def test_batches_that_thd_cannot_tell_are_refused_unchanged(
     assert dict(batch) == before
 
 
-def test_a_token_that_policy_took_out_is_named() -> None:
-    batch = training_batch([[1, 1, 1, 0]] * 2, attention_document_ids=tensor([[1, 1, 1, 0], [1, 1, 0, 0]]))
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_token_that_policy_took_out_is_named(masked: bool) -> None:
+    batch: Any = training_batch([[1, 1, 1, 0]] * 2, attention_document_ids=tensor([[1, 1, 1, 0], [1, 1, 0, 0]]))
+    if not masked:
+        del batch["padding_mask"]
     with pytest.raises(DocumentIdsError, match="policy took out a token") as caught:
         convert_batch_output(batch, "thd")
     problem = caught.value.problems[0]

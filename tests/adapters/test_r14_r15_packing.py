@@ -281,6 +281,10 @@ def test_keys_that_do_not_name_each_document_once_are_told() -> None:
         unpack(values, ids, torch.tensor([[5, 0], [5, -1]]))
     with pytest.raises(BatchError, match=r"document_keys\[row 1\] = \[1, 2\]: must name the 1 documents of the row"):
         unpack(values, ids, torch.tensor([[0, 3], [1, 2]]))
+    with pytest.raises(BatchError, match=r"document_keys = \(1, 3\): must be \[2, documents\]"):
+        unpack(values, ids, torch.tensor([[0, 1, 2]]))
+    with pytest.raises(BatchError, match=r"document_keys = torch\.float32: must hold integers"):
+        unpack(values, ids, torch.ones(2, 2))
 
 
 def test_the_first_piece_that_begins_elsewhere_is_told() -> None:

@@ -27,6 +27,7 @@ from neatpack.adapters import (
     static_masks,
     thd,
     token_fields,
+    visible_blocks,
 )
 from neatpack.adapters.document_rows import DocumentRows
 from neatpack.adapters.segments import Documents, Segments
@@ -177,13 +178,13 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("all is valid", static_masks, "first_fault", after(torch.zeros_like)),
     ],
     "test_all_tensors_are_those_of_torch": [
-        Fault("window one wider", block_mask, "seen_range", _WIDER),
-        Fault("last block whole", block_mask, "_block_bounds", instead(faults.over_the_end_of_the_row)),
+        Fault("window one wider", visible_blocks, "seen_range", _WIDER),
+        Fault("last block whole", visible_blocks, "_block_bounds", instead(faults.over_the_end_of_the_row)),
         Fault("holes seen", Segments, "kept", held(faults.first_run_alone)),
     ],
     "test_without_holes_as_well": [
-        Fault("window one wider", block_mask, "seen_range", _WIDER),
-        Fault("last block whole", block_mask, "_block_bounds", instead(faults.over_the_end_of_the_row)),
+        Fault("window one wider", visible_blocks, "seen_range", _WIDER),
+        Fault("last block whole", visible_blocks, "_block_bounds", instead(faults.over_the_end_of_the_row)),
     ],
     "test_the_mask_function_says_who_sees_whom": [
         Fault("padding sees padding", block_mask, "sees", instead(faults.padding_sees_padding)),

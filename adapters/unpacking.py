@@ -68,6 +68,8 @@ def unpack(
     segments, read = scan_beside(document_ids, *named.values())
     numbers = {name: _per_document(segments, each, name) for name, each in zip(named, read, strict=True)}
     keys, starts = numbers.get("document_keys"), numbers.get("document_starts")
+    if starts is not None:
+        _require_same_columns(*read)
     require_values(values, (segments.batch, segments.sequence), "Give one value per token, padding included.")
     groups = _groups(segments, keys, starts)
     if plan is not None:
@@ -82,6 +84,19 @@ def unpack(
         runs[document].append(parts[run])
     joined = ([run for document in group for run in runs[document]] for group in groups)
     return [pieces[0] if len(pieces) == 1 else torch.cat(pieces) for pieces in joined]
+
+
+def _require_same_columns(keys: npt.NDArray[Any], starts: npt.NDArray[Any]) -> None:
+    """Raise where a start stands in another column than a key, so that it is of another document."""
+    remedy = "Give both as they were collated, or sliced along the rows alike."
+    if starts.shape != keys.shape:
+        message = f"must have the shape of document_keys, {keys.shape}"
+        raise BatchError(Problem("document_starts", message, "shape", value=starts.shape, remedy=remedy))
+    (wrong,) = np.nonzero(((keys < 0) != (starts < 0)).any(axis=1))
+    if wrong.size:
+        row, message = int(wrong[0]), "must stand in the columns of document_keys"
+        value = starts[row].tolist()
+        raise BatchError(Problem("document_starts", message, "disagreement", row, value=value, remedy=remedy))
 
 
 def _groups(segments: Segments, keys: Integers | None, starts: Integers | None) -> list[list[int]]:

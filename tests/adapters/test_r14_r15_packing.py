@@ -320,6 +320,20 @@ def test_keys_and_starts_may_be_integers_of_any_width(dtype: torch.dtype) -> Non
     assert [listed(each) for each in found] == [[1, 3], [0], [2]]
 
 
+@pytest.mark.parametrize(
+    ("starts", "value"),
+    [([[0, 2, -1], [0, -1, -1]], (2, 3)), ([[0, 2], [-1, 0]], [-1, 0]), ([[-1, 0, 2], [-1, -1, 0]], (2, 3))],
+)
+def test_starts_stand_in_the_columns_of_the_keys(starts: list[list[int]], value: object) -> None:
+    ids, keys = torch.tensor([[1, 1, 2], [1, 1, 0]]), torch.tensor([[0, 0], [1, -1]])
+    values = torch.arange(6).view(2, 3)
+    found = unpack(values, ids, keys, torch.tensor([[0, 2], [0, -1]]))
+    assert [listed(each) for each in found] == [[0, 1, 2], [3, 4]]
+    with pytest.raises(BatchError, match=r"^document_starts(\[row 1\])? = .*document_keys.* sliced along") as caught:
+        unpack(values, ids, keys, torch.tensor(starts))
+    assert caught.value.problems[0].value == value
+
+
 def test_a_hole_in_a_piece_counts_where_the_next_piece_begins() -> None:
     ids, keys = torch.tensor([[1, 0, 1], [1, 1, 0]]), torch.tensor([[0], [0]])
     found = unpack(torch.arange(6).view(2, 3), ids, keys, torch.tensor([[0], [3]]))

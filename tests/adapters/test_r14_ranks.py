@@ -381,6 +381,31 @@ def test_rows_are_dealt_once(steps: list[list[list[int]]], carried: tuple[int, .
         RankPlan(plan_rows([3, 4], 5), _COST, np.array(steps), carried)
 
 
+@pytest.mark.parametrize("shape", [(0, 0, 1), (0, 2, 0), (0, 2**13, 2**12)])
+def test_a_step_has_a_rank_and_rows_for_it_and_no_more_than_can_be_dealt(shape: tuple[int, ...]) -> None:
+    with pytest.raises(PlanError, match=rf"^steps = .{shape[0]}, {shape[1]}, {shape[2]}.: must take from 1 to 16777216"):
+        RankPlan(plan_rows([3], 5), _COST, np.zeros(shape, np.int64))
+
+
+def test_a_row_past_int64_is_none_of_padding() -> None:
+    for kind in (np.int64, np.uint64):
+        assert len(RankPlan(plan_rows([3, 4], 5), _COST, np.array([[[0], [1]]], kind), remainder="pad")) == 1
+    with pytest.raises(PlanError, match="^steps = 18446744073709551615: must be within int64"):
+        RankPlan(plan_rows([3, 4], 5), _COST, np.array([[[0], [2**64 - 1]]], np.uint64), remainder="pad")
+
+
+@pytest.mark.parametrize("name", ["ranks", "rows_per_rank"])
+def test_ranks_of_a_finished_plan_are_as_many_as_can_be(name: str) -> None:
+    state: dict[str, Any] = {**balance_rows(plan_rows([3, 4], 5), 2, cost=_COST).state(done=1)}
+    assert len(resume_rows(state)) == 0
+    for other in ("ranks", "rows_per_rank"):
+        state[other] = 2**24
+    with pytest.raises(PlanError, match="steps"):
+        resume_rows(state)
+    with pytest.raises(PlanError, match=f"^{name} = 2147483647: must be an int from 1 to 16777216. Keep the state"):
+        resume_rows({**state, name: 2**31 - 1})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

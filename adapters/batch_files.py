@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
-import struct
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -71,26 +67,12 @@ def _path(path: object) -> Path:
     raise BatchFileError(Problem("path", "must be a str or a Path", "type", value=type(path).__name__, remedy=remedy))
 
 
-_UNREADABLE: Final = (
-    pickle.UnpicklingError,
-    struct.error,
-    RuntimeError,
-    EOFError,
-    OSError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    TypeError,
-)
-"""What reading a file of another kind, or a broken one, may raise."""
-
-
 def _read_torch(path: Path) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about pickles that are refused anyway
             return cast("object", torch.load(path, map_location="cpu", weights_only=True))
-    except _UNREADABLE as error:
+    except Exception as error:  # Of a broken file, torch raises anything.
         remedy = "Save a plain dict of tensors; whatever needs code to be rebuilt is refused."
         raise _error(path, "cannot be read as weights only", "unsupported", remedy) from error
 
@@ -113,7 +95,7 @@ def _read_numpy(path: Path) -> object:
             return _named_once(path, [(name, arrays[name]) for name in arrays.files])
     except BatchFileError:
         raise
-    except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+    except Exception as error:  # Of a broken file, numpy and the codecs of zip files raise anything.
         remedy = "Save it with `numpy.savez`, arrays of numbers only."
         raise _error(path, f"cannot be read without pickle ({error})", "unsupported", remedy) from error
 

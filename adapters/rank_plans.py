@@ -58,8 +58,8 @@ class RankPlan:
         seed: by what the order of the steps was drawn.
 
     Raises:
-        PlanError: a row is dealt twice, or is none of the plan; a step holds none, or has no rank; or an attribute is of
-            another kind.
+        PlanError: a row is dealt twice, or is none of the plan; a step holds none, or has no rank; or an attribute is
+            of another kind.
     """
 
     rows: RowPlan

@@ -86,8 +86,8 @@ class RowStream:
     """Rows for documents that arrive one by one, each placed into the first open row that has room for it.
 
     A row closes when it is full, when more than `open_rows` would stay open (then the one that was opened first
-    closes), or when the documents end. So no more than `open_rows` rows are held. Rows that fill up push no other out: a
-    row that nothing fills waits until `open_rows` others stay open behind it, or for the end. Where as many are open as
+    closes), or when the documents end. So no more than `open_rows` rows are held. Rows that fill up push no other out:
+    one that nothing fills waits until `open_rows` others stay open behind it, or for the end. Where as many are open as
     `plan_rows(..., method="first_fit")` makes, the rows are the same. The same documents give the same rows.
 
     Args:

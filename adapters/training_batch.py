@@ -84,8 +84,8 @@ def enable_xdoc_attention(
 
     Raises:
         CapabilitiesError: the contract is no packing contract.
-        BatchError: an entry is missing, misshapen or elsewhere than the ids, a coordinate is negative or past int64, the
-            documents are joined already, or the entries of the batch cannot be replaced.
+        BatchError: an entry is missing, misshapen or elsewhere than the ids, a coordinate is negative or past int64,
+            the documents are joined already, or the entries of the batch cannot be replaced.
         DocumentIdsError: ids are malformed; or the contract takes no holes, and something is excluded or padded
             between the first and the last token of a row.
         EncodingError: text positions run on over the documents of a row already.

@@ -51,6 +51,19 @@ def _save_safetensors(path: Path) -> None:
     save_file({"document_ids": _IDS}, path)
 
 
+def _save_torch_unzipped(path: Path) -> None:
+    torch.save({"document_ids": _IDS}, path, _use_new_zipfile_serialization=False)
+
+
+def _save_lzma(path: Path) -> None:
+    _save_numpy(path)
+    with zipfile.ZipFile(path) as plain:
+        arrays = {name: plain.read(name) for name in plain.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as packed:
+        for name, content in arrays.items():
+            packed.writestr(name, content)
+
+
 def _save_compressed(path: Path) -> None:
     np.savez_compressed(path, document_ids=np.arange(40)[None] % 3)
 
@@ -60,7 +73,9 @@ def _save_compressed(path: Path) -> None:
     [
         ("batch.pt", _save_torch),
         ("batch.PTH", _save_torch),
+        ("batch.pt", _save_torch_unzipped),
         ("batch.npz", _save_numpy),
+        ("batch.npz", _save_lzma),
         ("batch.json", _save_json),
         ("batch.safetensors", _save_safetensors),
     ],
@@ -140,7 +155,9 @@ def test_a_broken_file_is_an_error_of_the_family(name: str, content: bytes, tmp_
     ("name", "save"),
     [
         ("batch.pt", _save_torch),
+        ("batch.pt", _save_torch_unzipped),
         ("batch.npz", _save_compressed),
+        ("batch.npz", _save_lzma),
         ("batch.json", _save_json),
         ("batch.safetensors", _save_safetensors),
     ],

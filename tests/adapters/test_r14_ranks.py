@@ -383,14 +383,15 @@ def test_rows_are_dealt_once(steps: list[list[list[int]]], carried: tuple[int, .
 
 @pytest.mark.parametrize("shape", [(0, 0, 1), (0, 2, 0), (0, 2**13, 2**12)])
 def test_a_step_has_a_rank_and_rows_for_it_and_no_more_than_can_be_dealt(shape: tuple[int, ...]) -> None:
-    with pytest.raises(PlanError, match=rf"^steps = .{shape[0]}, {shape[1]}, {shape[2]}.: must take from 1 to 16777216"):
+    with pytest.raises(PlanError, match="must take from 1 to 16777216 rows") as caught:
         RankPlan(plan_rows([3], 5), _COST, np.zeros(shape, np.int64))
+    assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("steps", shape)
 
 
 def test_a_row_past_int64_is_none_of_padding() -> None:
     for kind in (np.int64, np.uint64):
         assert len(RankPlan(plan_rows([3, 4], 5), _COST, np.array([[[0], [1]]], kind), remainder="pad")) == 1
-    with pytest.raises(PlanError, match="^steps = 18446744073709551615: must be within int64"):
+    with pytest.raises(PlanError, match=r"^steps = 18446744073709551615: must be within int64"):
         RankPlan(plan_rows([3, 4], 5), _COST, np.array([[[0], [2**64 - 1]]], np.uint64), remainder="pad")
 
 

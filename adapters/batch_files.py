@@ -138,7 +138,9 @@ def _from_lists(path: Path, name: str, lists: object) -> npt.NDArray[Any]:
     if bool in kinds and kinds != {bool}:
         raise _error(path, f"{name} holds bools beside others", "type", "Save lists of one kind.")
     if kinds == {int} and array.dtype.kind == "f":
-        raise _error(path, f"{name} holds ints that no tensor holds together", "value", "Save ints of 64 bits.")
+        if min(cast("list[int]", leaves)) < 0:
+            raise _error(path, f"{name} holds ints that no tensor holds together", "value", "Save ints of 64 bits.")
+        return np.array(lists, np.uint64)
     return array
 
 

@@ -177,11 +177,13 @@ def test_a_path_too_long_for_the_system_is_refused() -> None:
         load_batch("a" * 5000 + ".pt")
 
 
-def test_numbers_past_int64_are_read_as_uint64(tmp_path: Path) -> None:
-    (tmp_path / "batch.json").write_text(f'{{"document_ids": [[{2**64 - 1}]]}}')
+@pytest.mark.parametrize("row", [[2**64 - 1], [2**63, 1], [0, 2**64 - 1]])
+def test_numbers_past_int64_are_read_as_uint64(row: list[int], tmp_path: Path) -> None:
+    (tmp_path / "batch.json").write_text(json.dumps({"document_ids": [row]}))
     ids = load_batch(tmp_path / "batch.json")["document_ids"]
     assert isinstance(ids, Tensor)
-    assert torch.equal(ids, torch.tensor([[2**64 - 1]], dtype=torch.uint64))
+    assert ids.dtype == torch.uint64
+    assert listed(ids) == [row]
 
 
 @pytest.mark.parametrize(

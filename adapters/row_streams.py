@@ -22,7 +22,7 @@ _VERSION: Final = 1
 MOST_OPEN_ROWS: Final = 2**24
 """So many rows may be open at a time."""
 
-_LENGTH_REMEDY: Final = "Give positive lengths, or pairs of a key, which is no negative int, and a length."
+_LENGTH_REMEDY: Final = "Give positive lengths, or tuples of a key, which is no negative int, and a length."
 
 
 class StreamedRow(NamedTuple):

@@ -228,3 +228,7 @@ def test_options_of_a_stream_are_checked(name: str, value: object) -> None:
         RowStream(4, 2).rows(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(PlanError, match="pieces"):
         next(RowStream(1, 2, overlong="split").rows([2**40]))
+    pair: Any = [7, 3]
+    with pytest.raises(PlanError, match=r"= \[7, 3\]: must be a positive int, or a key and one.* tuples of a key"):
+        next(RowStream(4, 2).rows([pair]))
+    assert next(RowStream(4, 2).rows([tuple(pair)])).pieces == (Piece(7, 0, 3),)

@@ -78,16 +78,18 @@ class RankPlan:
             remedy = "Call balance_rows, with a rank or more, and rows for each."
             raise PlanError(Problem("steps", message, "shape", value=self.steps.shape, remedy=remedy))
         require_instance(self.carried, tuple, "carried", "Give a tuple of rows of the plan.", error=PlanError)
-        remedy = "Give rows of the plan."
-        carried = tuple(require_count(row, "carried", remedy, error=PlanError) for row in self.carried)
+        remedy, last = "Give rows of the plan.", len(self.rows) - 1
+        carried = tuple(require_count(row, "carried", remedy, most=last, error=PlanError) for row in self.carried)
         object.__setattr__(self, "carried", carried)
         require_remainder(self.remainder)
         object.__setattr__(self, "seed", require_seed(self.seed))
-        dealt = np.append(self.steps[self.steps != PADDING_ROW], np.array(self.carried, np.int64))
+        dealt = self.steps[self.steps != PADDING_ROW]
         remedy = "Call balance_rows or resume_rows, which deal each row once."
-        if dealt.size and not 0 <= dealt.min() <= dealt.max() < len(self.rows):
+        unknown = dealt[(dealt < 0) | (dealt > last)]
+        if unknown.size:
             message = f"must hold rows of the plan, below {len(self.rows)}"
-            raise PlanError(Problem("steps", message, "value", remedy=remedy))
+            raise PlanError(Problem("steps", message, "value", value=int(unknown[0]), remedy=remedy))
+        dealt = np.append(dealt, np.array(self.carried, np.int64))
         twice = np.flatnonzero(np.bincount(dealt, minlength=1) > 1)
         if twice.size:
             raise PlanError(Problem("steps", "takes a row twice", "value", value=int(twice[0]), remedy=remedy))
@@ -210,4 +212,4 @@ def require_seed(value: object) -> int:
     Raises:
         PlanError: it is no int that is 0 or above.
     """
-    return require_count(value, "seed", "Give any int, another in each epoch.", most=2**62, error=PlanError)
+    return require_count(value, "seed", "Give an int from 0, another in each epoch.", most=2**62, error=PlanError)

@@ -444,6 +444,14 @@ def test_what_cannot_be_placed_is_refused(lengths: list[int], capacity: int, doc
         assert (caught.value.problems[0].field, caught.value.problems[0].document) == (field, document)
 
 
+@pytest.mark.parametrize("lengths", [[4, 2**63], np.array([4, 2**63], np.uint64)])
+def test_a_length_past_int64_is_not_called_empty(lengths: Any) -> None:
+    with pytest.raises(
+        PlanError, match=r"^lengths\[document 1\] = 9223372036854775808: must be within int64\. Give ints"
+    ):
+        plan_rows(lengths, 4, overlong="split")
+
+
 @pytest.mark.parametrize("lengths", [[True, 2], [2**63], [-1], [1, 2.0], np.array([[1]]), np.array([True]), "12"])
 def test_lengths_are_positive_ints(lengths: Any) -> None:
     with pytest.raises(PlanError, match="lengths"):
@@ -515,7 +523,7 @@ _INTS = "Give ints: "
     [
         (0, 0, _EMPTY),
         (-3, -3, _EMPTY),
-        (2**63, 2**63, _EMPTY),
+        (2**63, 2**63, _INTS),
         (2.5, "2.5", _INTS),
         (2.0, "2.0", _INTS),
         (True, "True", _INTS),

@@ -388,6 +388,23 @@ def test_a_step_has_a_rank_and_rows_for_it_and_no_more_than_can_be_dealt(shape: 
     assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("steps", shape)
 
 
+def test_a_row_that_the_plan_does_not_know_is_named_where_it_stands() -> None:
+    for steps, carried, told in (
+        ([[[0], [2]]], (), "^steps = 2: must hold rows of the plan, below 2"),
+        ([[[0], [-2]]], (), "^steps = -2: must hold"),
+        ([[[0]]], (2,), "^carried = 2: must be an int from 0 to 1. Give rows of the plan"),
+    ):
+        with pytest.raises(PlanError, match=told):
+            RankPlan(plan_rows([3, 4], 5), _COST, np.array(steps), carried)
+
+
+def test_steps_that_are_no_array_can_be_made_one() -> None:
+    steps: Any = [[[0], [1]]]
+    with pytest.raises(PlanError, match=r"^steps = list: .*Give numpy.array\(\.\.\.\) of lists of lists"):
+        RankPlan(plan_rows([3, 4], 5), _COST, steps)
+    assert len(RankPlan(plan_rows([3, 4], 5), _COST, np.array(steps))) == 1
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.uint64])
 def test_a_row_past_int64_is_none_of_padding(kind: Any) -> None:
     steps: Any = np.array([[[0], [1]]], kind)

@@ -320,18 +320,26 @@ def test_keys_and_starts_may_be_integers_of_any_width(dtype: torch.dtype) -> Non
     assert [listed(each) for each in found] == [[1, 3], [0], [2]]
 
 
-@pytest.mark.parametrize(
-    ("starts", "value"),
-    [([[0, 2, -1], [0, -1, -1]], (2, 3)), ([[0, 2], [-1, 0]], [-1, 0]), ([[-1, 0, 2], [-1, -1, 0]], (2, 3))],
-)
-def test_starts_stand_in_the_columns_of_the_keys(starts: list[list[int]], value: object) -> None:
-    ids, keys = torch.tensor([[1, 1, 2], [1, 1, 0]]), torch.tensor([[0, 0], [1, -1]])
-    values = torch.arange(6).view(2, 3)
-    found = unpack(values, ids, keys, torch.tensor([[0, 2], [0, -1]]))
-    assert [listed(each) for each in found] == [[0, 1, 2], [3, 4]]
-    with pytest.raises(BatchError, match=r"^document_starts(\[row 1\])? = .*document_keys.* sliced along") as caught:
-        unpack(values, ids, keys, torch.tensor(starts))
-    assert caught.value.problems[0].value == value
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS, data=st.data())
+def test_starts_in_other_columns_than_the_keys_are_refused(
+    lengths: list[int], capacity: int, options: Options, data: st.DataObject
+) -> None:
+    plan = options.plan(lengths, capacity)
+    batch: Any = collate_documents([torch.arange(length) for length in lengths], plan)
+    unused = torch.full((len(plan), 1), -1)
+    keys, starts = (torch.cat([batch[name], unused], dim=1) for name in ("document_keys", "document_starts"))
+    given = batch["input_ids"], batch["document_ids"], keys
+    assert len(unpack(*given, starts)) == len({document for row in plan.rows for document in row})
+    row = data.draw(st.integers(0, len(plan) - 1))
+    moved = starts.clone()
+    moved[row] = moved[row].roll(1)
+    for wrong, value in (
+        (moved, listed(moved[row])),
+        (batch["document_starts"], tuple(batch["document_starts"].shape)),
+    ):
+        with pytest.raises(BatchError, match=r"document_keys.* sliced along the rows alike") as caught:
+            unpack(*given, wrong)
+        assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("document_starts", value)
 
 
 def test_a_hole_in_a_piece_counts_where_the_next_piece_begins() -> None:

@@ -258,6 +258,30 @@ def test_by_the_plan_any_missing_piece_is_seen(
     assert found == [listed(documents[document])[:limit] for document in sorted(here)]
 
 
+@holds_for(cuts=st.lists(st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=5), min_size=1))
+def test_pieces_go_on_behind_what_the_plan_dropped(cuts: list[list[tuple[int, bool]]]) -> None:
+    lengths, kept, dropped = [sum(size for size, _ in own) for own in cuts], list[Piece](), list[Piece]()
+    for document, own in enumerate(cuts):
+        stops = np.cumsum([size for size, _ in own]).tolist()
+        for (size, is_kept), stop in zip(own, stops, strict=True):
+            (kept if is_kept else dropped).append(Piece(document, stop - size, stop))
+    if not kept:
+        return
+    plan = RowPlan.from_rows([[piece] for piece in kept[::-1]], lengths, 4, dropped)
+    documents = [torch.arange(length) + 100 * index for index, length in enumerate(lengths)]
+    batch: Any = collate_documents(documents, plan)
+    given = [batch[name] for name in ("input_ids", "document_ids", "document_keys", "document_starts")]
+    here = sorted({piece.document for piece in kept})
+    assert [listed(each) for each in unpack(given[0], given[1], given[2], given[3], plan=plan)] == [
+        [100 * document + token for piece in kept if piece.document == document for token in range(*piece[1:])]
+        for document in here
+    ]
+    for missing, part in ((kept[-1], slice(1, None)), (kept[0], slice(-1))):
+        if len([piece for piece in kept if piece.document == missing.document]) > 1:
+            with pytest.raises(BatchError):
+                unpack(*(each[part] for each in given), plan=plan)
+
+
 def test_a_plan_that_is_of_other_documents_is_refused() -> None:
     values, ids, keys = torch.zeros(1, 3), torch.tensor([[1, 1, 2]]), torch.tensor([[0, 1]])
     assert len(unpack(values, ids, keys, plan=plan_rows([2, 1], 3))) == 2

@@ -84,9 +84,13 @@ def _read_safetensors(path: Path) -> object:
     except ImportError as error:
         raise _error(path, "needs safetensors", "missing", "Run `pip install safetensors`.") from error
     try:
-        return load_file(path)
+        tensors = load_file(path)
+        with path.open("rb") as file:
+            header = file.read(int.from_bytes(file.read(8), "little"))
     except (SafetensorError, OSError) as error:
         raise _error(path, f"is no safetensors file ({error})", "value", "Save it again.") from error
+    named = cast("list[tuple[str, object]]", json.loads(header, object_pairs_hook=list))
+    return _named_once(path, [(name, tensors[name]) for name, _ in named if name in tensors])
 
 
 def _read_numpy(path: Path) -> object:

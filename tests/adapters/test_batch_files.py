@@ -243,7 +243,10 @@ def test_entries_of_one_name_are_refused(tmp_path: Path) -> None:
         for ids in ([[1, 1]], [[1, 2]]):
             with file.open("document_ids.npy", "w") as entry:
                 np.save(entry, ids)
-    for name in ("batch.json", "batch.npz"):
+    form = '"document_ids":{"dtype":"%s","shape":[1,2],"data_offsets":[0,16]}'
+    header = f"{{{form % 'I64'},{form % 'U64'}}}".encode()
+    (tmp_path / "batch.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    for name in ("batch.json", "batch.npz", "batch.safetensors"):
         with pytest.raises(BatchFileError, match=r"more than one entry called 'document_ids'\. Save"):
             load_batch(tmp_path / name)
 

@@ -98,7 +98,8 @@ class RowStream:
         documents_per_row: the most documents of a row, and pieces of documents; None for no bound.
 
     Attributes:
-        documents: how many documents were taken so far: as many are to be skipped when what was saved goes on.
+        documents: how many documents were taken so far: as many are to be skipped when what was saved goes on, and
+            with them those that were refused, which are not counted.
 
     Raises:
         PlanError: an argument is of another kind.

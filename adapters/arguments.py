@@ -206,5 +206,5 @@ def require_pad_token(pad_token_id: object, error: type[PackingError]) -> None:
 
 
 def is_integer(value: object) -> bool:
-    """Tell whether a value is an int, numpy's included, and no bool."""
-    return not isinstance(value, bool) and isinstance(value, (int, Integral))
+    """Tell whether a value is an int, numpy's included, and no bool. A time, which numpy takes for one, is none."""
+    return not isinstance(value, (bool, np.timedelta64)) and isinstance(value, (int, Integral))

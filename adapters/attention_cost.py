@@ -97,6 +97,6 @@ class AttentionCost:
 def _as_float(value: object) -> float:
     """Give a number, or infinity where it is none that a float holds."""
     try:
-        return math.inf if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        return math.inf if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, Real) else float(value)
     except OverflowError:
         return math.inf

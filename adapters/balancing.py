@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,16 @@ from neatpack.adapters.arguments import require_count, require_instance
 from neatpack.adapters.attention_cost import AttentionCost
 from neatpack.adapters.best_fit import radix_order
 from neatpack.adapters.host_arrays import Integers
-from neatpack.adapters.rank_plans import RankPlan, Remainder, require_remainder, require_seed, row_costs
+from neatpack.adapters.rank_plans import (
+    MOST_STEP_ROWS,
+    RankPlan,
+    Remainder,
+    require_remainder,
+    require_seed,
+    row_costs,
+)
 from neatpack.adapters.row_plans import PADDING_ROW, RowPlan
 from neatpack.contracts.errors import PlanError, Problem
-
-MOST_STEP_ROWS: Final = 2**24
-"""So many rows all ranks may take together in one step."""
 
 _Costs = npt.NDArray[np.float64]
 

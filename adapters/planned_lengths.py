@@ -54,6 +54,9 @@ def _array_of_ints(lengths: Sequence[int]) -> Integers | None:
 
 
 def _length_problem(document: int, length: object) -> Problem:
-    whole = is_integer(length)
-    found, remedy = (length, _EMPTY_REMEDY) if whole else (repr(length), int_remedy(length, _TYPE_REMEDY))
-    return Problem("lengths", "must be a positive int", "value", value=found, remedy=remedy, document=document)
+    message, found, remedy = "must be a positive int", length, _EMPTY_REMEDY
+    if not is_integer(length):
+        found, remedy = repr(length), int_remedy(length, _TYPE_REMEDY)
+    elif cast("int", length) > INT64_MAX:
+        message, remedy = "must be within int64", _TYPE_REMEDY
+    return Problem("lengths", message, "value", value=found, remedy=remedy, document=document)

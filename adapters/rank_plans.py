@@ -25,6 +25,9 @@ REMAINDERS: Final[tuple[Remainder, ...]] = get_args(Remainder)
 
 _VERSION: Final = 1
 
+MOST_STEP_ROWS: Final = 2**24
+"""So many rows all ranks may take together in one step."""
+
 
 class RankPlanState(TypedDict):
     """What is left of a plan over ranks as plain data, for JSON; `steps` holds rows by step, rank and row."""
@@ -55,7 +58,8 @@ class RankPlan:
         seed: by what the order of the steps was drawn.
 
     Raises:
-        PlanError: a row is dealt twice, or is none of the plan; a step holds none; or an attribute is of another kind.
+        PlanError: a row is dealt twice, or is none of the plan; a step holds none, or has no rank; or an attribute is
+            of another kind.
     """
 
     rows: RowPlan
@@ -69,17 +73,23 @@ class RankPlan:
         require_instance(self.rows, RowPlan, "rows", "Call balance_rows(...).", error=PlanError)
         require_instance(self.cost, AttentionCost, "cost", "Call AttentionCost.of_model(...).", error=PlanError)
         object.__setattr__(self, "steps", frozen(self.steps, "steps", axes=3))
+        if not 0 < self.ranks * self.rows_per_rank <= MOST_STEP_ROWS:
+            message = f"must take from 1 to {MOST_STEP_ROWS} rows in a step"
+            remedy = "Call balance_rows, with a rank or more, and rows for each."
+            raise PlanError(Problem("steps", message, "shape", value=self.steps.shape, remedy=remedy))
         require_instance(self.carried, tuple, "carried", "Give a tuple of rows of the plan.", error=PlanError)
-        remedy = "Give rows of the plan."
-        carried = tuple(require_count(row, "carried", remedy, error=PlanError) for row in self.carried)
+        remedy, last = "Give rows of the plan.", len(self.rows) - 1
+        carried = tuple(require_count(row, "carried", remedy, most=last, error=PlanError) for row in self.carried)
         object.__setattr__(self, "carried", carried)
         require_remainder(self.remainder)
         object.__setattr__(self, "seed", require_seed(self.seed))
-        dealt = np.append(self.steps[self.steps != PADDING_ROW], np.array(self.carried, np.int64))
+        dealt = self.steps[self.steps != PADDING_ROW]
         remedy = "Call balance_rows or resume_rows, which deal each row once."
-        if dealt.size and not 0 <= dealt.min() <= dealt.max() < len(self.rows):
+        unknown = dealt[(dealt < 0) | (dealt > last)]
+        if unknown.size:
             message = f"must hold rows of the plan, below {len(self.rows)}"
-            raise PlanError(Problem("steps", message, "value", remedy=remedy))
+            raise PlanError(Problem("steps", message, "value", value=int(unknown[0]), remedy=remedy))
+        dealt = np.append(dealt, np.array(self.carried, np.int64))
         twice = np.flatnonzero(np.bincount(dealt, minlength=1) > 1)
         if twice.size:
             raise PlanError(Problem("steps", "takes a row twice", "value", value=int(twice[0]), remedy=remedy))
@@ -165,7 +175,7 @@ class RankPlan:
         """
         entries = read_state(state, RankPlanState, "RankPlan", _VERSION)
         shape = [
-            require_count(entries[name], name, STATE_REMEDY, least=1, error=PlanError)
+            require_count(entries[name], name, STATE_REMEDY, least=1, most=MOST_STEP_ROWS, error=PlanError)
             for name in ("ranks", "rows_per_rank")
         ]
         require_instance(entries["rows"], Mapping, "rows", STATE_REMEDY, error=PlanError)
@@ -202,4 +212,4 @@ def require_seed(value: object) -> int:
     Raises:
         PlanError: it is no int that is 0 or above.
     """
-    return require_count(value, "seed", "Give any int, another in each epoch.", most=2**62, error=PlanError)
+    return require_count(value, "seed", "Give an int from 0, another in each epoch.", most=2**62, error=PlanError)

@@ -242,14 +242,16 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
     """Give an array that cannot be written to; the one that was given stays as it is.
 
     Raises:
-        PlanError: it is no array of integers with so many axes.
+        PlanError: it is no array of integers with so many axes, or holds one past int64.
     """
-    require_instance(array, np.ndarray, field, "Call RowPlan.from_rows for lists.", error=PlanError)
+    remedy = "Call RowPlan.from_rows for lists." if axes == 1 else "Give numpy.array(...) of lists of lists."
+    require_instance(array, np.ndarray, field, remedy, error=PlanError)
     require_unmasked(array, field)
     if array.ndim != axes or array.dtype.kind not in "iu":
         message = f"must be integers on {axes} axes"
-        remedy = "Call RowPlan.from_rows for lists."
         raise PlanError(Problem(field, message, "shape", value=(array.dtype, array.shape), remedy=remedy))
+    if array.dtype.kind == "u" and (most := int(array.max(initial=0))) > INT64_MAX:
+        raise PlanError(Problem(field, "must be within int64", "value", value=most, remedy="Give an array of int64."))
     view: Integers = array.astype(np.int64, copy=False)[:]
     view.flags.writeable = False
     return view

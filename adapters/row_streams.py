@@ -22,7 +22,7 @@ _VERSION: Final = 1
 MOST_OPEN_ROWS: Final = 2**24
 """So many rows may be open at a time."""
 
-_LENGTH_REMEDY: Final = "Give positive lengths, or pairs of a key, which is no negative int, and a length."
+_LENGTH_REMEDY: Final = "Give positive lengths, or tuples of a key, which is no negative int, and a length."
 
 
 class StreamedRow(NamedTuple):
@@ -85,10 +85,10 @@ class _OpenRow:
 class RowStream:
     """Rows for documents that arrive one by one, each placed into the first open row that has room for it.
 
-    A row closes when it is full, when another has to be opened and `open_rows` are open already (then the one that was
-    opened first closes), or when the documents end. So no document waits for more than `open_rows` rows opened after
-    its own, and no more than `open_rows` rows are held. Where as many are open as `plan_rows(..., method="first_fit")`
-    makes, the rows are the same. The same documents give the same rows.
+    A row closes when it is full, when more than `open_rows` would stay open (then the one that was opened first
+    closes), or when the documents end. So no more than `open_rows` rows are held. Rows that fill up push no other out:
+    one that nothing fills waits until `open_rows` others stay open behind it, or for the end. Where as many are open as
+    `plan_rows(..., method="first_fit")` makes, the rows are the same. The same documents give the same rows.
 
     Args:
         capacity: places of a row.
@@ -98,7 +98,8 @@ class RowStream:
         documents_per_row: the most documents of a row, and pieces of documents; None for no bound.
 
     Attributes:
-        documents: how many documents were taken so far: as many are to be skipped when what was saved goes on.
+        documents: how many documents were taken so far: as many are to be skipped when what was saved goes on, and
+            with them those that were refused, which are not counted.
 
     Raises:
         PlanError: an argument is of another kind.

@@ -17,7 +17,7 @@ from neatpack.adapters.batch_entries import require_batch, require_structure, re
 from neatpack.adapters.host_arrays import read_together
 from neatpack.adapters.layout import KEEPING_HOLES, OF_JOINED, require_no_holes
 from neatpack.adapters.segments import Documents, Segments, scan_array
-from neatpack.adapters.token_tensors import bool_rows_problems, same_place_problems
+from neatpack.adapters.token_tensors import bool_rows_problems, device_problems, same_place_problems
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import AnyPackedSequenceContract, PackingCapabilities
 from neatpack.contracts.errors import BatchError, Problem
@@ -84,8 +84,8 @@ def enable_xdoc_attention(
 
     Raises:
         CapabilitiesError: the contract is no packing contract.
-        BatchError: an entry is missing or misshapen, a coordinate is negative or past int64, the documents are joined
-            already, or the entries of the batch cannot be replaced.
+        BatchError: an entry is missing, misshapen or elsewhere than the ids, a coordinate is negative or past int64,
+            the documents are joined already, or the entries of the batch cannot be replaced.
         DocumentIdsError: ids are malformed; or the contract takes no holes, and something is excluded or padded
             between the first and the last token of a row.
         EncodingError: text positions run on over the documents of a row already.
@@ -104,6 +104,9 @@ def enable_xdoc_attention(
     attention_ids = require_tensor(batch, "attention_document_ids", "Call adapt_model_inputs(batch) first.")
     position_ids = require_tensor(batch, "position_ids", "Build them: build_position_ids(document_ids).")
     require_structure(batch)
+    for name, entry in {"attention_document_ids": attention_ids, "position_ids": position_ids}.items():
+        if problems := device_problems(entry, document_ids.device, name, "document_ids lies"):
+            raise BatchError(*problems)
     structural, attention, positions = read_together(document_ids, attention_ids, position_ids)
     segments = scan_array(structural, document_ids.device, "document_ids")
     _require_unjoined(structural, attention)
@@ -114,8 +117,8 @@ def enable_xdoc_attention(
         joined_array = (attention != 0).astype(np.int64)
         joined_segments = scan_array(joined_array, joined.device, "attention_document_ids")
         require_no_holes(joined_segments, "attention_document_ids", remedy=OF_JOINED + KEEPING_HOLES)
-    batch["attention_document_ids"] = joined
-    batch["position_ids"] = position_ids.to(torch.int64) + segments.tensor(shift).view(joined.shape)
+    shifted = position_ids.to(torch.int64) + segments.tensor(shift).view(joined.shape)
+    batch["attention_document_ids"], batch["position_ids"] = joined, shifted
     return batch
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +38,9 @@ def unpack(
             begins. With it, pieces of one document are joined; without it, no key may come twice. Then
             `document_ids` are those as packed, which count every token, and all pieces of a document must be there.
             Without the plan it cannot be seen that the last one is missing: the document looks truncated.
-        plan: by which the rows were laid out. With it, each document has to come with all tokens that the plan placed;
-            `document_ids` are those as packed. Documents of which nothing is there are left out.
+        plan: by which the rows were laid out. With it, each document has to come with all tokens that the plan placed,
+            and its pieces go on behind those that the plan dropped, wherever those were; `document_ids` are those as
+            packed. Documents of which nothing is there are left out.
 
     Returns:
         One tensor `[tokens, ...]` per document, by ascending key; views of `values`, if their rows lie end to end in
@@ -62,14 +63,18 @@ def unpack(
     if document_keys is None and document_starts is not None:
         remedy = "Give document_keys too, or neither."
         raise BatchError(Problem("document_starts", "means nothing without keys", "missing", remedy=remedy))
+    if plan is not None:
+        require_instance(plan, RowPlan, "plan", "Give the plan that the rows were collated by.", error=PlanError)
     given = {"document_keys": document_keys, "document_starts": document_starts}
     named = {name: tensor for name, tensor in given.items() if tensor is not None}
     _require_integers(named)
     segments, read = scan_beside(document_ids, *named.values())
     numbers = {name: _per_document(segments, each, name) for name, each in zip(named, read, strict=True)}
     keys, starts = numbers.get("document_keys"), numbers.get("document_starts")
+    if starts is not None:
+        _require_same_columns(*read)
     require_values(values, (segments.batch, segments.sequence), "Give one value per token, padding included.")
-    groups = _groups(segments, keys, starts)
+    groups = _groups(segments, keys, starts, plan)
     if plan is not None:
         _require_placed(segments, keys, groups, plan)
     lengths: list[int] = segments.lengths.tolist()
@@ -84,7 +89,22 @@ def unpack(
     return [pieces[0] if len(pieces) == 1 else torch.cat(pieces) for pieces in joined]
 
 
-def _groups(segments: Segments, keys: Integers | None, starts: Integers | None) -> list[list[int]]:
+def _require_same_columns(keys: npt.NDArray[Any], starts: npt.NDArray[Any]) -> None:
+    """Raise where a start stands in another column than a key, so that it is of another document."""
+    remedy = "Give both as they were collated, or sliced along the rows alike."
+    if starts.shape != keys.shape:
+        message = f"must have the shape of document_keys, {keys.shape}"
+        raise BatchError(Problem("document_starts", message, "shape", value=starts.shape, remedy=remedy))
+    (wrong,) = np.nonzero(((keys < 0) != (starts < 0)).any(axis=1))
+    if wrong.size:
+        row, message = int(wrong[0]), "must stand in the columns of document_keys"
+        value = starts[row].tolist()
+        raise BatchError(Problem("document_starts", message, "disagreement", row, value=value, remedy=remedy))
+
+
+def _groups(
+    segments: Segments, keys: Integers | None, starts: Integers | None, plan: RowPlan | None
+) -> list[list[int]]:
     """Give the documents of the rows that make each document of the caller, in the caller's order."""
     documents = segments.documents
     if keys is None:
@@ -93,7 +113,8 @@ def _groups(segments: Segments, keys: Integers | None, starts: Integers | None) 
     order = np.lexsort((origins, keys))
     again = np.append(False, keys[order][1:] == keys[order][:-1])[: order.size]
     if starts is not None:
-        _require_whole(segments, order, again, origins)
+        due = _due(segments, order, again, origins)
+        _require_whole(segments, order, origins, due if plan is None else _after_dropped(keys[order], due, plan))
     elif again.any():
         document = int(order[np.argmax(again)])
         row, key = int(documents.rows[document]), int(keys[document])
@@ -102,27 +123,43 @@ def _groups(segments: Segments, keys: Integers | None, starts: Integers | None) 
     return [group.tolist() for group in np.split(order, np.flatnonzero(~again)[1:])] if order.size else []
 
 
-def _require_whole(segments: Segments, order: Integers, again: npt.NDArray[np.bool_], origins: Integers) -> None:
-    """Raise unless each piece begins where the one before it of the same document ended, the first at 0."""
+def _due(segments: Segments, order: Integers, again: npt.NDArray[np.bool_], origins: Integers) -> Integers:
+    """Give the token with which each piece should begin: where the one before it of the same document ended, or 0."""
     documents = segments.documents
     ends = origins[order] + (documents.ends - documents.starts)[order]
-    due = np.where(again, np.append(0, ends[:-1]), 0)
+    return np.where(again, np.append(0, ends[:-1]), 0)
+
+
+def _after_dropped(keys: Integers, due: Integers, plan: RowPlan) -> Integers:
+    """Go on behind what the plan dropped of a document there."""
+    stops = {(piece.document, piece.start): piece.stop for piece in plan.dropped}
+    found: list[int] = due.tolist()
+    for place, key in enumerate(keys.tolist() if stops else ()):
+        while (key, found[place]) in stops:
+            found[place] = stops[key, found[place]]
+    return np.array(found, np.int64)
+
+
+def _require_whole(segments: Segments, order: Integers, origins: Integers, due: Integers) -> None:
+    """Raise unless each piece begins where it is due."""
     wrong = np.flatnonzero(origins[order] != due)
     if wrong.size:
         piece, expected = int(order[wrong[0]]), int(due[wrong[0]])
         message = f"a piece is missing or comes twice: this one should begin at token {expected} of its document"
-        remedy = "Give all rows of a document that was cut, or no keys, to have each piece alone."
-        row, value = int(documents.rows[piece]), int(origins[piece])
+        remedy = (
+            "Give all rows of a document that was cut, and the plan if it dropped some of its tokens; or no keys, to "
+            "have each piece alone."
+        )
+        row, value = int(segments.documents.rows[piece]), int(origins[piece])
         raise BatchError(Problem("document_starts", message, "disagreement", row, value=value, remedy=remedy))
 
 
-def _require_placed(segments: Segments, keys: Integers | None, groups: list[list[int]], plan: object) -> None:
+def _require_placed(segments: Segments, keys: Integers | None, groups: list[list[int]], plan: RowPlan) -> None:
     """Raise unless each document that is there has all tokens that the plan placed."""
-    require_instance(plan, RowPlan, "plan", "Give the plan that the rows were collated by.", error=PlanError)
     if keys is None:
         remedy = "Give document_keys too."
         raise BatchError(Problem("plan", "means nothing without keys", "missing", remedy=remedy))
-    placed, documents = cast("RowPlan", plan).placed_tokens, segments.documents
+    placed, documents = plan.placed_tokens, segments.documents
     for group in groups:
         row, key = int(documents.rows[group[-1]]), int(keys[group[-1]])
         if key >= placed.size:

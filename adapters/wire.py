@@ -33,6 +33,9 @@ Places = Annotated[int, Field(ge=1, le=INT32_MAX)]
 
 _KINDS: Final[Mapping[str, ProblemKind]] = {"missing": "missing", "extra_forbidden": "unsupported"}
 
+_JSON_REMEDY: Final = "Give one JSON object, as str or bytes."
+_VALUE_REMEDY: Final = "Give what json_schemas() allows: no value is converted."
+
 
 class WireModel(BaseModel):
     """What the models here have in common: strict, closed, frozen, and read with errors of neatpack."""
@@ -163,7 +166,8 @@ class WirePackingOptions(WireModel):
         >>> WirePackingOptions.read({"capacity": "5"})
         Traceback (most recent call last):
         ...
-        neatpack.contracts.errors.PlanError: capacity = '5': input should be a valid integer.
+        neatpack.contracts.errors.PlanError: capacity = '5': input should be a valid integer. Give what json_schemas() \
+allows: no value is converted.
     """
 
     error: ClassVar[type[PackingError]] = PlanError
@@ -214,10 +218,16 @@ def _problems(model: type[WireModel], error: ValidationError) -> list[Problem]:
             _uncapitalized(found["msg"]),
             _KINDS.get(found["type"], "type" if found["type"].endswith("_type") else "value"),
             value=None if found["type"] == "missing" else _shown(found["input"]),
-            remedy=known if found["type"] in ("missing", "extra_forbidden") else "",
+            remedy=_remedy(found["type"], known),
         )
         for found in error.errors(include_url=False)
     ]
+
+
+def _remedy(found: str, known: str) -> str:
+    if found in _KINDS:
+        return known
+    return _JSON_REMEDY if found.startswith("json") else _VALUE_REMEDY
 
 
 def _uncapitalized(message: str) -> str:

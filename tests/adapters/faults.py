@@ -428,6 +428,11 @@ def as_dealt(rows: Integers, _order: Integers, _dealt: Integers) -> Integers:
     return rows
 
 
+def dropped_pieces_awaited(_keys: Integers, due: Integers, _plan: RowPlan) -> Integers:
+    """Let each piece begin where the one before it ended."""
+    return due
+
+
 def counted_on(counted: Integers) -> Integers:
     """Count on from piece to piece."""
     return np.arange(counted.size)

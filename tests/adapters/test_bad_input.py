@@ -308,7 +308,7 @@ def _promised(caught: pytest.ExceptionInfo[PackingError]) -> list[str]:
 
 
 @pytest.mark.parametrize(("field", "call"), _CALLS)
-@pytest.mark.parametrize("bad", [None, "3", 2.5])
+@pytest.mark.parametrize("bad", [None, "3", 2.5, np.timedelta64(2, "s")], ids=repr)
 def test_every_other_argument_is_named(field: str, call: Callable[[Any], object], bad: object) -> None:
     with pytest.raises(PackingError) as caught:
         call(bad)

@@ -51,6 +51,19 @@ def _save_safetensors(path: Path) -> None:
     save_file({"document_ids": _IDS}, path)
 
 
+def _save_torch_unzipped(path: Path) -> None:
+    torch.save({"document_ids": _IDS}, path, _use_new_zipfile_serialization=False)
+
+
+def _save_lzma(path: Path) -> None:
+    _save_numpy(path)
+    with zipfile.ZipFile(path) as plain:
+        arrays = {name: plain.read(name) for name in plain.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as packed:
+        for name, content in arrays.items():
+            packed.writestr(name, content)
+
+
 def _save_compressed(path: Path) -> None:
     np.savez_compressed(path, document_ids=np.arange(40)[None] % 3)
 
@@ -60,7 +73,9 @@ def _save_compressed(path: Path) -> None:
     [
         ("batch.pt", _save_torch),
         ("batch.PTH", _save_torch),
+        ("batch.pt", _save_torch_unzipped),
         ("batch.npz", _save_numpy),
+        ("batch.npz", _save_lzma),
         ("batch.json", _save_json),
         ("batch.safetensors", _save_safetensors),
     ],
@@ -140,7 +155,9 @@ def test_a_broken_file_is_an_error_of_the_family(name: str, content: bytes, tmp_
     ("name", "save"),
     [
         ("batch.pt", _save_torch),
+        ("batch.pt", _save_torch_unzipped),
         ("batch.npz", _save_compressed),
+        ("batch.npz", _save_lzma),
         ("batch.json", _save_json),
         ("batch.safetensors", _save_safetensors),
     ],
@@ -160,11 +177,13 @@ def test_a_path_too_long_for_the_system_is_refused() -> None:
         load_batch("a" * 5000 + ".pt")
 
 
-def test_numbers_past_int64_are_read_as_uint64(tmp_path: Path) -> None:
-    (tmp_path / "batch.json").write_text(f'{{"document_ids": [[{2**64 - 1}]]}}')
+@pytest.mark.parametrize("row", [[2**64 - 1], [2**63, 1], [0, 2**64 - 1]])
+def test_numbers_past_int64_are_read_as_uint64(row: list[int], tmp_path: Path) -> None:
+    (tmp_path / "batch.json").write_text(json.dumps({"document_ids": [row]}))
     ids = load_batch(tmp_path / "batch.json")["document_ids"]
     assert isinstance(ids, Tensor)
-    assert torch.equal(ids, torch.tensor([[2**64 - 1]], dtype=torch.uint64))
+    assert ids.dtype == torch.uint64
+    assert listed(ids) == [row]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +243,10 @@ def test_entries_of_one_name_are_refused(tmp_path: Path) -> None:
         for ids in ([[1, 1]], [[1, 2]]):
             with file.open("document_ids.npy", "w") as entry:
                 np.save(entry, ids)
-    for name in ("batch.json", "batch.npz"):
+    form = '"document_ids":{"dtype":"%s","shape":[1,2],"data_offsets":[0,16]}'
+    header = f"{{{form % 'I64'},{form % 'U64'}}}".encode()
+    (tmp_path / "batch.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    for name in ("batch.json", "batch.npz", "batch.safetensors"):
         with pytest.raises(BatchFileError, match=r"more than one entry called 'document_ids'\. Save"):
             load_batch(tmp_path / name)
 

@@ -337,6 +337,13 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("missing pieces pass", unpacking, "_require_whole", returns(None)),
         Fault("pieces backwards", unpacking, "_groups", after(lambda groups: [group[::-1] for group in groups])),
     ],
+    "test_pieces_go_on_behind_what_the_plan_dropped": [
+        Fault("dropped pieces awaited", unpacking, "_after_dropped", swap(faults.dropped_pieces_awaited)),
+        Fault("missing pieces pass", unpacking, "_require_placed", returns(None)),
+    ],
+    "test_starts_in_other_columns_than_the_keys_are_refused": [
+        Fault("columns unheeded", unpacking, "_require_same_columns", returns(None)),
+    ],
     "test_by_the_plan_any_missing_piece_is_seen": [
         Fault("plan unheeded", unpacking, "_require_placed", returns(None)),
         Fault("dropped tokens awaited", RowPlan, "placed_tokens", swap(property(lambda plan: plan.lengths))),

@@ -258,6 +258,30 @@ def test_by_the_plan_any_missing_piece_is_seen(
     assert found == [listed(documents[document])[:limit] for document in sorted(here)]
 
 
+@holds_for(cuts=st.lists(st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=5), min_size=1))
+def test_pieces_go_on_behind_what_the_plan_dropped(cuts: list[list[tuple[int, bool]]]) -> None:
+    lengths, kept, dropped = [sum(size for size, _ in own) for own in cuts], list[Piece](), list[Piece]()
+    for document, own in enumerate(cuts):
+        stops = np.cumsum([size for size, _ in own]).tolist()
+        for (size, is_kept), stop in zip(own, stops, strict=True):
+            (kept if is_kept else dropped).append(Piece(document, stop - size, stop))
+    if not kept:
+        return
+    plan = RowPlan.from_rows([[piece] for piece in kept[::-1]], lengths, 4, dropped)
+    documents = [torch.arange(length) + 100 * index for index, length in enumerate(lengths)]
+    batch: Any = collate_documents(documents, plan)
+    given = [batch[name] for name in ("input_ids", "document_ids", "document_keys", "document_starts")]
+    here = sorted({piece.document for piece in kept})
+    assert [listed(each) for each in unpack(given[0], given[1], given[2], given[3], plan=plan)] == [
+        [100 * document + token for piece in kept if piece.document == document for token in range(*piece[1:])]
+        for document in here
+    ]
+    for missing, part in ((kept[-1], slice(1, None)), (kept[0], slice(-1))):
+        if len([piece for piece in kept if piece.document == missing.document]) > 1:
+            with pytest.raises(BatchError):
+                unpack(*(each[part] for each in given), plan=plan)
+
+
 def test_a_plan_that_is_of_other_documents_is_refused() -> None:
     values, ids, keys = torch.zeros(1, 3), torch.tensor([[1, 1, 2]]), torch.tensor([[0, 1]])
     assert len(unpack(values, ids, keys, plan=plan_rows([2, 1], 3))) == 2
@@ -318,6 +342,28 @@ def test_keys_and_starts_may_be_integers_of_any_width(dtype: torch.dtype) -> Non
     ids, keys = torch.tensor([[1, 2], [1, 2]]), torch.tensor([[1, 0], [2, 0]]).to(dtype)
     found = unpack(torch.arange(4).view(2, 2), ids, keys, torch.tensor([[0, 0], [0, 1]]).to(dtype))
     assert [listed(each) for each in found] == [[1, 3], [0], [2]]
+
+
+@holds_for(lengths=_LENGTHS, capacity=_CAPACITY, options=_OPTIONS, data=st.data())
+def test_starts_in_other_columns_than_the_keys_are_refused(
+    lengths: list[int], capacity: int, options: Options, data: st.DataObject
+) -> None:
+    plan = options.plan(lengths, capacity)
+    batch: Any = collate_documents([torch.arange(length) for length in lengths], plan)
+    unused = torch.full((len(plan), 1), -1)
+    keys, starts = (torch.cat([batch[name], unused], dim=1) for name in ("document_keys", "document_starts"))
+    given = batch["input_ids"], batch["document_ids"], keys
+    assert len(unpack(*given, starts)) == len({document for row in plan.rows for document in row})
+    row = data.draw(st.integers(0, len(plan) - 1))
+    moved = starts.clone()
+    moved[row] = moved[row].roll(1)
+    for wrong, value in (
+        (moved, listed(moved[row])),
+        (batch["document_starts"], tuple(batch["document_starts"].shape)),
+    ):
+        with pytest.raises(BatchError, match=r"document_keys.* sliced along the rows alike") as caught:
+            unpack(*given, wrong)
+        assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("document_starts", value)
 
 
 def test_a_hole_in_a_piece_counts_where_the_next_piece_begins() -> None:
@@ -430,6 +476,14 @@ def test_what_cannot_be_placed_is_refused(lengths: list[int], capacity: int, doc
         assert (caught.value.problems[0].field, caught.value.problems[0].document) == (field, document)
 
 
+@pytest.mark.parametrize("lengths", [[4, 2**63], np.array([4, 2**63], np.uint64)])
+def test_a_length_past_int64_is_not_called_empty(lengths: Any) -> None:
+    with pytest.raises(
+        PlanError, match=r"^lengths\[document 1\] = 9223372036854775808: must be within int64\. Give ints"
+    ):
+        plan_rows(lengths, 4, overlong="split")
+
+
 @pytest.mark.parametrize("lengths", [[True, 2], [2**63], [-1], [1, 2.0], np.array([[1]]), np.array([True]), "12"])
 def test_lengths_are_positive_ints(lengths: Any) -> None:
     with pytest.raises(PlanError, match="lengths"):
@@ -501,7 +555,7 @@ _INTS = "Give ints: "
     [
         (0, 0, _EMPTY),
         (-3, -3, _EMPTY),
-        (2**63, 2**63, _EMPTY),
+        (2**63, 2**63, _INTS),
         (2.5, "2.5", _INTS),
         (2.0, "2.0", _INTS),
         (True, "True", _INTS),

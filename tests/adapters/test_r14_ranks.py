@@ -381,6 +381,51 @@ def test_rows_are_dealt_once(steps: list[list[list[int]]], carried: tuple[int, .
         RankPlan(plan_rows([3, 4], 5), _COST, np.array(steps), carried)
 
 
+@pytest.mark.parametrize("shape", [(0, 0, 1), (0, 2, 0), (0, 2**13, 2**12)])
+def test_a_step_has_a_rank_and_rows_for_it_and_no_more_than_can_be_dealt(shape: tuple[int, ...]) -> None:
+    with pytest.raises(PlanError, match="must take from 1 to 16777216 rows") as caught:
+        RankPlan(plan_rows([3], 5), _COST, np.zeros(shape, np.int64))
+    assert (caught.value.problems[0].field, caught.value.problems[0].value) == ("steps", shape)
+
+
+def test_a_row_that_the_plan_does_not_know_is_named_where_it_stands() -> None:
+    for steps, carried, told in (
+        ([[[0], [2]]], (), "^steps = 2: must hold rows of the plan, below 2"),
+        ([[[0], [-2]]], (), "^steps = -2: must hold"),
+        ([[[0]]], (2,), "^carried = 2: must be an int from 0 to 1. Give rows of the plan"),
+    ):
+        with pytest.raises(PlanError, match=told):
+            RankPlan(plan_rows([3, 4], 5), _COST, np.array(steps), carried)
+
+
+def test_steps_that_are_no_array_can_be_made_one() -> None:
+    steps: Any = [[[0], [1]]]
+    with pytest.raises(PlanError, match=r"^steps = list: .*Give numpy.array\(\.\.\.\) of lists of lists"):
+        RankPlan(plan_rows([3, 4], 5), _COST, steps)
+    assert len(RankPlan(plan_rows([3, 4], 5), _COST, np.array(steps))) == 1
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint64])
+def test_a_row_past_int64_is_none_of_padding(kind: Any) -> None:
+    steps: Any = np.array([[[0], [1]]], kind)
+    assert RankPlan(plan_rows([3, 4], 5), _COST, steps).rank_rows(1) == [[1]]
+    steps = np.array([[[0], [2**64 - 1]]], np.uint64)
+    with pytest.raises(PlanError, match=r"^steps = 18446744073709551615: must be within int64"):
+        RankPlan(plan_rows([3, 4], 5), _COST, steps, remainder="pad")
+
+
+@pytest.mark.parametrize("name", ["ranks", "rows_per_rank"])
+def test_ranks_of_a_finished_plan_are_as_many_as_can_be(name: str) -> None:
+    state: dict[str, Any] = {**balance_rows(plan_rows([3, 4], 5), 2, cost=_COST).state(done=1)}
+    assert len(resume_rows(state)) == 0
+    for other in ("ranks", "rows_per_rank"):
+        state[other] = 2**24
+    with pytest.raises(PlanError, match="steps"):
+        resume_rows(state)
+    with pytest.raises(PlanError, match=f"^{name} = 2147483647: must be an int from 1 to 16777216. Keep the state"):
+        resume_rows({**state, name: 2**31 - 1})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

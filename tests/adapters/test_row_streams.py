@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import Any, NamedTuple
 
 import pytest
@@ -62,6 +62,13 @@ def test_a_stream_places_each_document_into_the_first_open_row_and_reads_no_furt
     placed = [piece for _, _, pieces, dropped in found for piece in (*pieces, *dropped)]
     assert oracle_plans.tokens_of(placed) == oracle_plans.all_tokens(lengths)
     assert [len(pieces) <= options.most for _, _, pieces, _ in found] == [True] * len(found)
+
+
+def test_rows_that_fill_up_push_no_other_out() -> None:
+    stream = RowStream(10, 2)
+    rows = stream.rows(chain([9], [10, 5, 5] * 50, [6, 7]))
+    assert [row.number for row in islice(rows, 100)] == list(range(1, 101))
+    assert [row.number for row in rows] == [0, 101, 102]
 
 
 @holds_for(lengths=_LENGTHS.filter(len), options=_OPTIONS)
@@ -221,3 +228,7 @@ def test_options_of_a_stream_are_checked(name: str, value: object) -> None:
         RowStream(4, 2).rows(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(PlanError, match="pieces"):
         next(RowStream(1, 2, overlong="split").rows([2**40]))
+    pair: Any = [7, 3]
+    with pytest.raises(PlanError, match=r"= \[7, 3\]: must be a positive int, or a key and one.* tuples of a key"):
+        next(RowStream(4, 2).rows([pair]))
+    assert next(RowStream(4, 2).rows([tuple(pair)])).pieces == (Piece(7, 0, 3),)

@@ -18,7 +18,7 @@ from neatpack.adapters import StaticBounds, adapt_model_inputs
 from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import LengthMatrix, PhysicalRows, SegmentIndex, THDLengths
-from neatpack.contracts.errors import PackingError
+from neatpack.contracts.errors import BatchError, PackingError
 from tests.adapters.batches import training_batch
 
 Call = Callable[[Any], object]
@@ -259,6 +259,17 @@ def test_what_lies_on_another_device_is_named(name: str, field: str, near: Tenso
     with pytest.raises(PackingError) as caught:
         _ONE_OF_SEVERAL[name](far)
     assert (caught.value.problems[0].field, caught.value.problems[0].kind) == (field, "device")
+
+
+@pytest.mark.parametrize("name", ["attention_document_ids", "position_ids"])
+def test_entries_to_join_lie_with_the_ids(name: str) -> None:
+    batch: dict[str, Any] = {**adapt_model_inputs(_batch())}
+    with FakeTensorMode():
+        batch[name] = torch.empty(batch[name].shape, dtype=torch.int64, device="cuda")
+    before = dict(batch)
+    with pytest.raises(BatchError, match=f"^{name} = cuda:0: must lie where document_ids lies, on cpu"):
+        adapters.enable_xdoc_attention(cast("TrainingBatch[Tensor]", batch), _CONTRACT)
+    assert all(batch[key] is entry for key, entry in before.items())
 
 
 def _fake(call: Call) -> object:

@@ -84,6 +84,11 @@ def test_malformed_ids_have_one_problem(fault: IdsFault, data: st.DataObject) ->
     assert len({problem.kind for problem in validate_document_ids(data.draw(malformed_document_ids(fault)))}) == 1
 
 
+@given(ids=malformed_document_ids("negative"))
+def test_a_negative_id_splits_no_document(ids: Tensor) -> None:
+    assert is_document_ids(ids.masked_fill(ids < 0, 1000))
+
+
 @given(batch=training_batches(axes=(0, 3)))
 def test_batches_are_valid_and_agree_with_themselves(batch: TrainingBatch[Tensor]) -> None:
     assert validate_training_batch(batch) == []

@@ -110,11 +110,12 @@ def test_what_a_file_holds_wrongly_is_named(field: str, kind: str, entries: obje
         with pytest.raises(CapabilitiesError) as caught:
             read(cast("Any", given_entries))
         assert [(problem.field, problem.kind) for problem in caught.value.problems] == [(field, kind)]
+        assert all(problem.remedy for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize("text", [5, None, "{", ""])
 def test_what_is_no_json_is_called_so(text: Any) -> None:
-    with pytest.raises(CapabilitiesError, match="JSON"):
+    with pytest.raises(CapabilitiesError, match=r"JSON.*\. Give one JSON object, as str or bytes\.$"):
         WireCapabilities.read_json(text)
 
 

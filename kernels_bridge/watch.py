@@ -113,7 +113,7 @@ def check_training_batch(
     scanned = scan_agreeing(ids, given, field=name, position_policy=declared_position_policy(inner))
     labels = given.get("labels")
     if isinstance(labels, Tensor):
-        _check_labels(labels, scanned.attention, scanned.structural, label_shift)
+        _check_labels(labels, scanned.attention, scanned.packed, label_shift)
     # Ranks that share weights would have to call the model in step, whatever each of them finds in its batch.
     alone = not (is_sharded(model) or is_sharded(inner))
     trial = _trial(inner, given, ids, scanned.attention, most_places, turn) if alone else None
@@ -268,8 +268,8 @@ def _document_ids(given: Mapping[str, object]) -> tuple[str, Tensor]:
     return "batch", find_document_ids(readable)
 
 
-def _check_labels(labels: Tensor, attention: Segments, structural: Segments, label_shift: LabelShift) -> None:
-    wrong = labels != mask_labels(labels, attention, label_shift, document_ids=structural)
+def _check_labels(labels: Tensor, attention: Segments, packed: Segments, label_shift: LabelShift) -> None:
+    wrong = labels != mask_labels(labels, attention, label_shift, document_ids=packed)
     if label_shift == "model":
         wrong[:, 0] = False  # whoever shifts along the row lets go of this one
     if bool(wrong.any()):

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from neatpack.contracts.batch import LabelShift
+from neatpack.adapters.yielding import apply_packing_contract
+from neatpack.contracts.batch import LabelShift, TrainingBatch
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, IsolationError, PackingError
 from neatpack.kernels_bridge import (
     PackingWatch,
@@ -108,6 +110,18 @@ def test_labels_are_looked_at_as_they_were_shifted(shift: LabelShift, right: Ten
             check_training_batch(
                 model_for(), {**BATCH, "labels": (TOKENS + 1).masked_fill(IDS == 0, -100)}, label_shift="stream"
             )
+
+
+def test_last_targets_before_padding_between_joined_documents_are_those_of_the_last_step() -> None:
+    """The contract drops the ids as packed, and the padding mask tells where each document ended."""
+    ids = torch.tensor([[1, 1, 0, 2, 2, 0]])
+    batch = {"input_ids": torch.arange(6)[None], "labels": torch.arange(1, 7)[None], "padding_mask": ids == 0}
+    joined = {**batch, "document_ids": ids, "attention_document_ids": (ids > 0).long()}
+    yielded = apply_packing_contract(
+        cast("TrainingBatch[Tensor]", joined), PackingCapabilities("document_ids"), label_shift="document"
+    )
+    assert torch.equal(yielded["labels"], torch.tensor([[1, 2, -100, 4, 5, -100]]))
+    assert check_training_batch(model_for(), cast("Any", yielded), label_shift="document").checked_labels
 
 
 def test_the_cost_is_bounded_by_places() -> None:

@@ -103,8 +103,9 @@ def apply_packing_contract(
     _require_length(segments, capabilities)
     if not capabilities.takes_holes:
         require_no_holes(segments, name, remedy=OF_JOINED + KEEPING_HOLES)
+    ids = ids.to(torch.int64)
     fields: dict[str, object] = {
-        PACKED_SEQ_IDS: ids.to(torch.int64),
+        PACKED_SEQ_IDS: ids,
         "padding_mask": _padding_mask(entries, segments),
         "labels": mask_labels(
             labels, segments, label_shift, document_ids=scanned.packed, inside_documents=inside_documents
@@ -149,7 +150,7 @@ def _flat_fields(capabilities: PackingCapabilities, segments: Segments, ids: Ten
     if capabilities.packed_mask_type == "flash_varlen":
         return dict(flash_varlen_kwargs(segments))
     if capabilities.packed_mask_type == "document_ids":
-        return {"attention_mask": ids.to(torch.int64)}
+        return {"attention_mask": ids}
     return {"attention_mask": build_block_causal_mask(segments)}
 
 

@@ -90,7 +90,8 @@ def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
     ids = canonical_document_ids(_SOURCES[source](entries))
     segments = scan_segments(ids, field=source)
     agreeing, disagreements = _compare(source, ids, entries)
-    holes = _find_holes(ids, segments, tensors)
+    others = {name: tensors[name] for name in agreeing if name in tensors and source != "document_ids"}
+    holes = _find_holes(ids, segments, others)
     uncompared = _uncompared(source, entries)
     return Inspection(source, ids, segments, holes, agreeing, disagreements, uncompared, _said(entries))
 
@@ -234,14 +235,15 @@ def _without_remedy(problem: Problem, encoding: str) -> str:
     return str(replace(problem, field=field, remedy=""))
 
 
-def _find_holes(ids: Tensor, segments: Segments, tensors: Mapping[str, Tensor]) -> Tensor:
-    """A hole is a 0 between equal ids, or at a token that is a document's as packed."""
+def _find_holes(ids: Tensor, segments: Segments, others: Mapping[str, Tensor]) -> Tensor:
+    """A hole is a 0 at a token, by the ids as packed or the padding mask; where neither is there, between equal ids."""
+    if "document_ids" in others:
+        return (ids == 0) & (others["document_ids"] != 0)
+    if "padding_mask" in others:
+        return (ids == 0) & (others["padding_mask"] == 0)
     holes = torch.zeros(ids.numel(), dtype=torch.bool)
     for run in segments.holes.tolist():
         holes[int(segments.bounds[run]) : int(segments.bounds[run + 1])] = True
-    structural = tensors.get("document_ids")
-    if structural is not None and structural.shape == ids.shape:
-        holes |= ((ids == 0) & (structural > 0)).flatten()
     return holes.view(ids.shape)
 
 

@@ -95,6 +95,23 @@ def test_holes_are_drawn_and_counted() -> None:
     assert lines[3:5] == ["0 a_ab_.", "  lengths 2 1, padding 1, holes 2"]
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint16, torch.uint32, torch.uint64])
+@pytest.mark.parametrize("name", ["document_ids", "padding_mask"])
+def test_padding_between_joined_documents_is_no_hole_and_a_token_at_their_end_is_one(
+    name: str, dtype: torch.dtype
+) -> None:
+    joined, packed = torch.tensor([[1, 1, 0, 1, 0, 0]]), torch.tensor([[1, 1, 0, 2, 2, 0]])
+    brought = packed.to(dtype) if name == "document_ids" else packed == 0
+    lines = _strip({"_packed_seq_ids": joined, name: brought})
+    assert lines[1] == "1 documents, 3 tokens, 2 padding (33 %), 1 holes; longest 3"
+    assert lines[3:5] == ["0 aa.a_.", "  lengths 3, padding 2, holes 1"]
+
+
+def test_zeros_between_equal_ids_as_packed_are_a_hole() -> None:
+    ids = torch.tensor([[1, 0, 1, 0]])
+    assert "0 a_a." in _strip({"document_ids": ids, "padding_mask": ids == 0})
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_encodings_of_the_same_documents_agree(lengths: list[int]) -> None:
     entries = _every_encoding(lengths, 12)

@@ -693,6 +693,14 @@ def test_what_is_no_plain_tensor_is_told_by_what_it_is() -> None:
         assert caught.value.problems[0].value == told
 
 
+def test_a_type_of_the_same_name_is_told_with_its_module() -> None:
+    other: Any = type("StaticBounds", (), {"__module__": "elsewhere"})()
+    with pytest.raises(EncodingError, match=r"^bounds = elsewhere\.StaticBounds: must be a StaticBounds\."):
+        scan_static(_IDS, other)
+    with pytest.raises(EncodingError, match=r"^allow_empty = numpy\.bool_?: must be a bool\."):
+        build_packed_sequence_metadata(_IDS, allow_empty=cast("Any", np.True_))
+
+
 def test_one_of_two_costs_may_be_nothing() -> None:
     for linear, quadratic in ((0.0, 1.0), (1.0, 0.0)):
         assert AttentionCost(linear, quadratic).of(np.array([3])).tolist() == [3 * linear + 9 * quadratic]

@@ -27,8 +27,9 @@ from neatpack.adapters.indexed_masks import is_indexed_packed_mask
 from neatpack.adapters.neat_metadata import document_ids_from_metadata
 from neatpack.adapters.physical import document_ids_from_flash_varlen
 from neatpack.adapters.segments import Segments, scan_segments
+from neatpack.adapters.token_tensors import integer_rows_problems
 from neatpack.contracts.encodings import FlashVarlenKwargs, parse_flash_varlen_kwargs
-from neatpack.contracts.errors import BatchError, PackingError, Problem
+from neatpack.contracts.errors import BatchError, EncodingError, PackingError, Problem
 from neatpack.kernels_bridge.terminal import Line, Span, Style, line
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -155,7 +156,7 @@ def _said(entries: Mapping[str, BatchEntry]) -> dict[str, RowLengths]:
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
     said: dict[str, RowLengths] = {}
     for name, read in _SOURCES.items():
-        if _has(name, tensors) and (name != "seq_lens" or tensors[name].ndim == 2):
+        if _has(name, tensors):
             with suppress(PackingError):  # what is malformed is told as a disagreement
                 documents = scan_segments(read(entries)).documents
                 rows = range(documents.counts.size)
@@ -269,7 +270,11 @@ def _from_flash(entries: Mapping[str, BatchEntry]) -> Tensor:
 
 
 def _from_lengths(entries: Mapping[str, BatchEntry]) -> Tensor:
-    rows = read_on_host(_tensor(entries, "seq_lens"))
+    given = _tensor(entries, "seq_lens")
+    problems = integer_rows_problems(given, "seq_lens")
+    if problems:
+        raise EncodingError(*problems)
+    rows = read_on_host(given)
     lengths = [[length for length in row if length > 0] for row in rows.tolist()]
     return document_ids_from_lengths(lengths, _tensor(entries, "input_ids").shape[1])
 

@@ -73,11 +73,24 @@ def test_every_encoding_says_what_it_says() -> None:
     assert any(line.startswith("DISAGREES: position_ids[row 0, position 2] = 0") for line in lines)
 
 
-@pytest.mark.parametrize("lengths", [torch.tensor([3, 2]), torch.tensor(3), torch.zeros(1, 2, 2)])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        torch.tensor([3, 2]),
+        torch.tensor(3),
+        torch.zeros(1, 2, 2),
+        torch.tensor([[3, 2]]).bfloat16(),
+        torch.tensor([[3, 2]]).to(torch.complex64),
+        torch.tensor([[3, 2]]).to("meta"),
+        torch.tensor([[3, 2]]).to_sparse(),
+    ],
+)
 def test_lengths_that_are_none_are_told_as_such(lengths: Tensor) -> None:
     entries = _batch([3, 2], 6)
     lines = _strip({**entries, "seq_lens": lengths})
     assert any(line.startswith("DISAGREES: seq_lens") for line in lines)
+    with pytest.raises(PackingError, match="seq_lens"):
+        inspect_batch({"input_ids": entries["input_ids"], "seq_lens": lengths})
 
 
 def test_a_long_row_is_drawn_to_scale_with_its_short_documents() -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.batch_entries import batch_shape
 from neatpack.adapters.batch_files import BatchEntry
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.document_ids import (
@@ -28,6 +29,7 @@ from neatpack.adapters.neat_metadata import document_ids_from_metadata
 from neatpack.adapters.physical import document_ids_from_flash_varlen
 from neatpack.adapters.segments import Segments, scan_segments
 from neatpack.adapters.token_tensors import integer_rows_problems
+from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.encodings import FlashVarlenKwargs, parse_flash_varlen_kwargs
 from neatpack.contracts.errors import BatchError, EncodingError, PackingError, Problem
 from neatpack.kernels_bridge.terminal import Line, Span, Style, line
@@ -276,7 +278,7 @@ def _from_lengths(entries: Mapping[str, BatchEntry]) -> Tensor:
         raise EncodingError(*problems)
     rows = read_on_host(given)
     lengths = [[length for length in row if length > 0] for row in rows.tolist()]
-    return document_ids_from_lengths(lengths, _tensor(entries, "input_ids").shape[1])
+    return document_ids_from_lengths(lengths, batch_shape(cast("TrainingBatch[Tensor]", entries))[1])
 
 
 def _tensor(entries: Mapping[str, BatchEntry], name: str) -> Tensor:

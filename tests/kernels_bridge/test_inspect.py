@@ -93,6 +93,12 @@ def test_lengths_that_are_none_are_told_as_such(lengths: Tensor) -> None:
         inspect_batch({"input_ids": entries["input_ids"], "seq_lens": lengths})
 
 
+def test_lengths_need_the_rows_that_they_are_of() -> None:
+    for tokens in ({}, {"input_ids": torch.arange(6)}):
+        with pytest.raises(BatchError, match="input_ids"):
+            inspect_batch({**tokens, "seq_lens": torch.tensor([[3, 2]])})
+
+
 def test_a_long_row_is_drawn_to_scale_with_its_short_documents() -> None:
     entries = _batch([90, 1, 60], 200)
     lines = _strip(entries, width=42)

@@ -617,6 +617,7 @@ _WORDS_AND_NUMBERS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("rows_per_rank", lambda bad: resume_rows(_RANKED.state(0), rows_per_rank=bad)),
     ("rows", lambda bad: collate_documents(_DOCUMENTS, _PLAN, rows=bad)),
     ("allow_empty", lambda bad: build_packed_sequence_metadata(_IDS, allow_empty=bad)),
+    ("bounds", lambda bad: static_thd_lengths(scan_static(_IDS, StaticBounds(2, 3, 3)), bad)),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -54,6 +55,11 @@ class ScannedIds:
     attention: Segments
     structural: Segments
     tokens: Array | None
+
+    @cached_property
+    def packed(self) -> Segments:
+        """Those as packed; where a batch has no others, those of attention, which end where padding begins."""
+        return _cut_at_padding(self) if self.structural is self.attention else self.structural
 
 
 def check_agreement(
@@ -166,6 +172,22 @@ def scan_batch(batch: TrainingBatch[Tensor], *others: str) -> tuple[ScannedIds, 
         raise BatchError(Problem(field, message, "shape", value=tuple(ids.shape), remedy=remedy))
     given = {name: entries(batch).get(name) for name in (*IDS, "padding_mask", "position_ids", *others)}
     return scan_agreeing(ids, given, field=field, position_policy="sequence"), field
+
+
+def _cut_at_padding(scanned: ScannedIds) -> Segments:
+    """Give ids for those as packed, which are not there: of what the attention ids join, padding separates documents.
+
+    A hole separates none.
+    """
+    segments = scanned.attention
+    if scanned.tokens is None or not segments.holes.size:
+        return segments
+    is_padding = scanned.tokens.ravel()[segments.bounds[segments.holes]] == 0
+    cuts = np.zeros(segments.ids.size, np.int64)
+    cuts[segments.holes[is_padding]] = 1
+    numbers = np.zeros_like(segments.ids)
+    numbers[segments.kept] = segments.owners + 1 + np.cumsum(cuts)[segments.kept]
+    return replace(segments, ids=numbers)
 
 
 def _tokens(arrays: Mapping[str, Array]) -> Array | None:

@@ -72,10 +72,11 @@ def check_metadata(segments: Segments, given: Mapping[str, object], arrays: Mapp
     raise_first(name, np.maximum(indices, -1) != expected, indices, message)
     message = "cuts the kept tokens elsewhere than the ids do"
     for row, (found, wanted) in enumerate(zip(np.atleast_2d(offsets), bounds, strict=True)):
-        # Boundaries may repeat, and any negative number is fill, of which there is some here in every case.
-        filled = np.append(np.maximum(found, -1), -1)
+        # Boundaries may repeat, and any negative number is fill.
+        filled = np.maximum(found, -1)
         columns = np.flatnonzero(np.diff(filled, prepend=-2))
-        _require_same("cu_seqlens", message, row, filled, columns, np.append(wanted[wanted >= 0], -1))
+        wanted = np.append(wanted[wanted >= 0], filled[filled < 0][:1])
+        _require_same("cu_seqlens", message, row if offsets.ndim > 1 else None, found, columns, wanted)
     if given.get("max_seqlen") is not None:
         _check_longest("max_seqlen", given["max_seqlen"], segments.documents.longest)
 
@@ -232,9 +233,9 @@ def _require_pairs(real: Array, padded: Array) -> None:
 
 
 def _require_same(name: str, message: str, row: int | None, entries: Array, columns: Integers, wanted: Array) -> None:
-    """Raise at the first of the entries in these columns that is another than the wanted one."""
+    """Raise at the first of the entries in these columns that is another than the wanted one; -1 is any fill."""
     size = min(columns.size, wanted.size)
-    differ = np.append(entries[columns[:size]] != wanted[:size], columns.size != wanted.size)
+    differ = np.append(np.maximum(entries[columns[:size]], -1) != wanted[:size], columns.size != wanted.size)
     if differ.any():
         position = int(np.append(columns, entries.size)[differ.argmax()])
         raise disagreement(name, message, "disagreement", next(iter(entries[position:].tolist()), None), row, position)

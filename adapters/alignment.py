@@ -59,7 +59,7 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     """Pad each document of each row to a multiple, and the rows to one length, which is a multiple as well.
 
     Padding that was there is left out first, so that documents are padded for themselves. Real tokens keep their
-    labels and positions.
+    labels and positions. Without `document_ids`, the padding mask tells where padding separates joined documents.
 
     Args:
         batch: per-token entries with ids, `document_ids` or else those that attention goes by; without holes, and
@@ -88,7 +88,7 @@ def pad_documents(batch: TrainingBatch[Tensor], multiple: int, *, pad_token_id: 
     require_pad_token(pad_token_id, BatchError)
     require_movable(batch)
     scanned, field = scan_batch(batch)
-    segments = scanned.structural  # Tokens that policy takes out are still tokens.
+    segments = scanned.packed  # Tokens that policy takes out are still tokens.
     remedy = "Give the ids as packed, document_ids without zeros between tokens: what policy took out stays a token."
     require_no_holes(segments, "document_ids" if "document_ids" in batch else field, scanned.tokens, remedy)
     return move_tokens(batch, segments.tensor(_padded_places(segments, multiple)), pad_token_id=pad_token_id)

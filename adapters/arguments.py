@@ -113,8 +113,10 @@ def require_instance(
         EncodingError: it is of another; or `error`.
     """
     if not isinstance(value, kind):
-        names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
-        raise error(Problem(field, f"must be a {names}", "type", value=type(value).__name__, remedy=remedy))
+        names = [each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,))]
+        name = type(value).__name__
+        found = f"{type(value).__module__}.{name}" if name in names else name
+        raise error(Problem(field, f"must be a {' or '.join(names)}", "type", value=found, remedy=remedy))
 
 
 def require_list(value: object, field: str, remedy: str) -> None:

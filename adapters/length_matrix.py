@@ -64,6 +64,7 @@ def document_ids_from_length_matrix(matrix: LengthMatrix[Tensor], sequence_lengt
     require_readable(lengths=matrix.lengths)
     batch = matrix.lengths.shape[0]
     require_places(batch, sequence_length)
+    sequence_length = int(sequence_length)
     lengths = read_on_host(matrix.lengths)
     lengths = lengths.astype(np.int64)
     negative = np.argwhere(lengths < 0)

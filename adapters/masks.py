@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Final, cast
 
 import numpy as np
@@ -132,7 +133,9 @@ def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
         message = "is for an additive mask, and a bool one blocks by False"
         remedy = "Leave it out, or give the floating dtype of the scores."
         raise EncodingError(Problem("blocked", message, "disagreement", value=blocked, remedy=remedy))
-    number = blocked if isinstance(blocked, (int, float)) and not isinstance(blocked, bool) else 0.0
+    number = 0.0
+    if not isinstance(blocked, bool) and isinstance(blocked, Real):
+        number = int(blocked) if isinstance(blocked, Integral) else float(blocked)
     if -math.inf < number < torch.finfo(dtype).min:
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", f"does not fit {dtype}", "value", value=blocked, remedy=remedy))

@@ -131,7 +131,7 @@ def scan_static(document_ids: Tensor, bounds: StaticBounds) -> StaticScan:
         >>> scan_static(torch.tensor([[7, 7, 0, 4]]), StaticBounds(2, 4, 4)).first
         tensor([[0, 1, 2, 2, 0, 5]])
     """
-    require_instance(bounds, StaticBounds, "bounds", "Give StaticBounds(documents, segments, longest).")
+    _require_bounds(bounds)
     require_ids_form(document_ids, "document_ids")
     batch, sequence = document_ids.shape
     numbers = torch.arange(-2, max(sequence, bounds.segments) + 2, device=document_ids.device)
@@ -156,7 +156,12 @@ def as_scan(document_ids: Tensor | StaticScan, bounds: StaticBounds) -> StaticSc
     """
     if not isinstance(document_ids, StaticScan):
         return scan_static(document_ids, bounds)
+    _require_bounds(bounds)
     if not document_ids.bounds == bounds:  # noqa: SIM201 - `!=` of dataclasses cannot be traced
         remedy = "Give the bounds of the scan."
         raise EncodingError(Problem("bounds", "are not those of the scan", "value", value=bounds, remedy=remedy))
     return document_ids
+
+
+def _require_bounds(bounds: object) -> None:
+    require_instance(bounds, StaticBounds, "bounds", "Give StaticBounds(documents, segments, longest).")

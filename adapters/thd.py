@@ -83,6 +83,7 @@ def document_ids_from_thd_lengths(lengths: THDLengths[Tensor], sequence_length: 
         tensor([[1, 1, 1, 0, 2, 2, 0, 0]])
     """
     real, padded = _read_lengths(lengths, sequence_length)
+    sequence_length = int(sequence_length)
     numbers = np.cumsum(real > 0, axis=1)
     pieces = np.stack([real, padded - real], axis=-1)
     named = np.stack([numbers, np.zeros_like(numbers)], axis=-1)

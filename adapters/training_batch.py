@@ -149,7 +149,7 @@ def _joined_shift(segments: Segments, positions: npt.NDArray[np.int64]) -> npt.N
     axes, starts = axes.astype(np.int64), segments.bounds[:-1]
     documents = segments.documents
     greatest = np.zeros(documents.rows.size, np.int64)
-    np.maximum.at(greatest, segments.owners, np.maximum.reduceat(axes.max(axis=0), starts)[segments.kept])
+    np.maximum.at(greatest, segments.owners, np.maximum.reduceat(axes.max(axis=0, initial=0), starts)[segments.kept])
     _require_room(documents, greatest)
     room = greatest + 1
     before = np.cumsum(room) - room

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.adapters.agreement import ScannedIds, scan_agreeing
+from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import require_flag
 from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure, require_tensor
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
@@ -101,14 +100,16 @@ def apply_packing_contract(
     scanned = scan_agreeing(ids, entries, field=name, position_policy=capabilities.position_policy)
     refuse_kernel_fields(entries)
     segments = scanned.attention
-    packed = _cut_at_padding(scanned) if entries.get("document_ids") is None else scanned.structural
     _require_length(segments, capabilities)
     if not capabilities.takes_holes:
         require_no_holes(segments, name, remedy=OF_JOINED + KEEPING_HOLES)
+    ids = ids.to(torch.int64)
     fields: dict[str, object] = {
-        PACKED_SEQ_IDS: ids.to(torch.int64),
+        PACKED_SEQ_IDS: ids,
         "padding_mask": _padding_mask(entries, segments),
-        "labels": mask_labels(labels, segments, label_shift, document_ids=packed, inside_documents=inside_documents),
+        "labels": mask_labels(
+            labels, segments, label_shift, document_ids=scanned.packed, inside_documents=inside_documents
+        ),
         **_contract_fields(capabilities, segments, entries),
         **(_flat_fields(capabilities, segments, ids) if flat else {}),
     }
@@ -116,22 +117,6 @@ def apply_packing_contract(
         entries.pop(key, None)
     entries.update(fields)
     return batch
-
-
-def _cut_at_padding(scanned: ScannedIds) -> Segments:
-    """Give ids for those as packed, which are not there: of what the attention ids join, padding separates documents.
-
-    A hole separates none.
-    """
-    segments = scanned.attention
-    if scanned.tokens is None or not segments.holes.size:
-        return segments
-    is_padding = scanned.tokens.ravel()[segments.bounds[segments.holes]] == 0
-    cuts = np.zeros(segments.ids.size, np.int64)
-    cuts[segments.holes[is_padding]] = 1
-    numbers = np.zeros_like(segments.ids)
-    numbers[segments.kept] = segments.owners + 1 + np.cumsum(cuts)[segments.kept]
-    return replace(segments, ids=numbers)
 
 
 def _padding_mask(entries: Mapping[str, object], segments: Segments) -> Tensor:
@@ -165,7 +150,7 @@ def _flat_fields(capabilities: PackingCapabilities, segments: Segments, ids: Ten
     if capabilities.packed_mask_type == "flash_varlen":
         return dict(flash_varlen_kwargs(segments))
     if capabilities.packed_mask_type == "document_ids":
-        return {"attention_mask": ids.to(torch.int64)}
+        return {"attention_mask": ids}
     return {"attention_mask": build_block_causal_mask(segments)}
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from neatpack.adapters.agreement import check_agreement
+from neatpack.adapters.batch_entries import batch_shape
 from neatpack.adapters.batch_files import BatchEntry
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.document_ids import (
@@ -27,8 +28,10 @@ from neatpack.adapters.indexed_masks import is_indexed_packed_mask
 from neatpack.adapters.neat_metadata import document_ids_from_metadata
 from neatpack.adapters.physical import document_ids_from_flash_varlen
 from neatpack.adapters.segments import Segments, scan_segments
+from neatpack.adapters.token_tensors import integer_rows_problems
+from neatpack.contracts.batch import TrainingBatch
 from neatpack.contracts.encodings import FlashVarlenKwargs, parse_flash_varlen_kwargs
-from neatpack.contracts.errors import BatchError, PackingError, Problem
+from neatpack.contracts.errors import BatchError, EncodingError, PackingError, Problem
 from neatpack.kernels_bridge.terminal import Line, Span, Style, line
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -90,7 +93,8 @@ def inspect_batch(entries: Mapping[str, BatchEntry]) -> Inspection:
     ids = canonical_document_ids(_SOURCES[source](entries))
     segments = scan_segments(ids, field=source)
     agreeing, disagreements = _compare(source, ids, entries)
-    holes = _find_holes(ids, segments, tensors)
+    others = {name: tensors[name] for name in agreeing if name in tensors and source != "document_ids"}
+    holes = _find_holes(ids, segments, others)
     uncompared = _uncompared(source, entries)
     return Inspection(source, ids, segments, holes, agreeing, disagreements, uncompared, _said(entries))
 
@@ -154,7 +158,7 @@ def _said(entries: Mapping[str, BatchEntry]) -> dict[str, RowLengths]:
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
     said: dict[str, RowLengths] = {}
     for name, read in _SOURCES.items():
-        if _has(name, tensors) and (name != "seq_lens" or tensors[name].ndim == 2):
+        if _has(name, tensors):
             with suppress(PackingError):  # what is malformed is told as a disagreement
                 documents = scan_segments(read(entries)).documents
                 rows = range(documents.counts.size)
@@ -234,14 +238,15 @@ def _without_remedy(problem: Problem, encoding: str) -> str:
     return str(replace(problem, field=field, remedy=""))
 
 
-def _find_holes(ids: Tensor, segments: Segments, tensors: Mapping[str, Tensor]) -> Tensor:
-    """A hole is a 0 between equal ids, or at a token that is a document's as packed."""
+def _find_holes(ids: Tensor, segments: Segments, others: Mapping[str, Tensor]) -> Tensor:
+    """A hole is a 0 at a token, by the ids as packed or the padding mask; where neither is there, between equal ids."""
+    if "document_ids" in others:
+        return (ids == 0) & (others["document_ids"] != 0)
+    if "padding_mask" in others:
+        return (ids == 0) & (others["padding_mask"] == 0)
     holes = torch.zeros(ids.numel(), dtype=torch.bool)
     for run in segments.holes.tolist():
         holes[int(segments.bounds[run]) : int(segments.bounds[run + 1])] = True
-    structural = tensors.get("document_ids")
-    if structural is not None and structural.shape == ids.shape:
-        holes |= ((ids == 0) & (structural > 0)).flatten()
     return holes.view(ids.shape)
 
 
@@ -267,9 +272,13 @@ def _from_flash(entries: Mapping[str, BatchEntry]) -> Tensor:
 
 
 def _from_lengths(entries: Mapping[str, BatchEntry]) -> Tensor:
-    rows = read_on_host(_tensor(entries, "seq_lens"))
+    given = _tensor(entries, "seq_lens")
+    problems = integer_rows_problems(given, "seq_lens")
+    if problems:
+        raise EncodingError(*problems)
+    rows = read_on_host(given)
     lengths = [[length for length in row if length > 0] for row in rows.tolist()]
-    return document_ids_from_lengths(lengths, _tensor(entries, "input_ids").shape[1])
+    return document_ids_from_lengths(lengths, batch_shape(cast("TrainingBatch[Tensor]", entries))[1])
 
 
 def _tensor(entries: Mapping[str, BatchEntry], name: str) -> Tensor:

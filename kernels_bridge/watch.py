@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import Self
 
-from neatpack.adapters.agreement import scan_agreeing
+from neatpack.adapters.agreement import ScannedIds, scan_agreeing
 from neatpack.adapters.arguments import require_count, require_instance
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.labels import mask_labels
@@ -113,7 +113,7 @@ def check_training_batch(
     scanned = scan_agreeing(ids, given, field=name, position_policy=declared_position_policy(inner))
     labels = given.get("labels")
     if isinstance(labels, Tensor):
-        _check_labels(labels, scanned.attention, scanned.structural, label_shift)
+        _check_labels(labels, scanned, label_shift)
     # Ranks that share weights would have to call the model in step, whatever each of them finds in its batch.
     alone = not (is_sharded(model) or is_sharded(inner))
     trial = _trial(inner, given, ids, scanned.attention, most_places, turn) if alone else None
@@ -268,10 +268,15 @@ def _document_ids(given: Mapping[str, object]) -> tuple[str, Tensor]:
     return "batch", find_document_ids(readable)
 
 
-def _check_labels(labels: Tensor, attention: Segments, structural: Segments, label_shift: LabelShift) -> None:
-    wrong = labels != mask_labels(labels, attention, label_shift, document_ids=structural)
+def _check_labels(labels: Tensor, scanned: ScannedIds, label_shift: LabelShift) -> None:
+    attention = scanned.attention
+    wrong = labels != mask_labels(labels, attention, label_shift, document_ids=scanned.packed)
     if label_shift == "model":
         wrong[:, 0] = False  # whoever shifts along the row lets go of this one
+    if label_shift == "document" and scanned.structural is attention:
+        # Before a hole may stand an own last target: of a document that attention joins to one without a first token.
+        places = attention.tensor(attention.bounds[attention.holes] - 1)
+        wrong = wrong.flatten().index_fill(0, places, False).view(labels.shape)
     if bool(wrong.any()):
         row, position = (int(axis[0]) for axis in wrong.nonzero(as_tuple=True))
         message = "is a target across a boundary, or at padding"

@@ -4,6 +4,8 @@
 # pyright: reportUnknownMemberType=false, reportTypedDictNotRequiredAccess=false
 from __future__ import annotations
 
+import itertools
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -208,6 +210,33 @@ def test_a_token_that_the_padding_mask_knows_is_not_left_out_as_padding() -> Non
         pad_documents(batch, 2)
     batch["padding_mask"] = packed == 0
     assert pad_documents(batch, 2)["input_ids"][1].tolist() == [1004, 1005, 0, 0]
+
+
+@holds_for(rows=rows_of_ids(), multiple=st.integers(1, 5))
+def test_padding_that_the_mask_knows_separates_documents_that_attention_joins(rows: Rows, multiple: int) -> None:
+    """As the last step leaves a batch where the contract drops the ids as packed."""
+    batch = training_batch(rows, _packed_seq_ids=(tensor(rows) > 0).long())
+    del batch["document_ids"]
+    found = pad_documents(batch, multiple)
+    width = found["input_ids"].shape[1]
+    expected: Rows = []
+    for row in rows:
+        begun = itertools.accumulate(bool(number) and not before for before, number in pairwise([0, *row]))
+        runs = [start * bool(number) for start, number in zip(begun, row, strict=True)]
+        kept = [int(number > 0) for number in oracle_slicing.padded_documents(runs, multiple)]
+        expected.append(kept + [0] * (width - len(kept)))
+    assert found["_packed_seq_ids"].tolist() == expected
+    assert torch.equal(
+        found["input_ids"][found["_packed_seq_ids"] > 0], batch["input_ids"][batch["_packed_seq_ids"] > 0]
+    )
+
+
+def test_padding_between_joined_documents_moves_as_thd_tells_to_move_it() -> None:
+    batch = training_batch([[1, 1, 0, 2, 0]], _packed_seq_ids=tensor([[1, 1, 0, 1, 0]]))
+    del batch["document_ids"]
+    with pytest.raises(DocumentIdsError, match=r"call pad_documents\(batch, 1\)"):
+        convert_batch_output(batch, "thd")
+    assert convert_batch_output(pad_documents(batch, 1), "thd")["seq_lens"].tolist() == [[3]]
 
 
 def test_ids_padding_mask_and_positions_that_contradict_one_another_are_refused() -> None:

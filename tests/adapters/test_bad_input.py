@@ -665,6 +665,7 @@ _WORDS_AND_NUMBERS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("rows_per_rank", lambda bad: resume_rows(_RANKED.state(0), rows_per_rank=bad)),
     ("rows", lambda bad: collate_documents(_DOCUMENTS, _PLAN, rows=bad)),
     ("allow_empty", lambda bad: build_packed_sequence_metadata(_IDS, allow_empty=bad)),
+    ("bounds", lambda bad: static_thd_lengths(scan_static(_IDS, StaticBounds(2, 3, 3)), bad)),
 ]
 
 
@@ -739,6 +740,14 @@ def test_what_is_no_plain_tensor_is_told_by_what_it_is() -> None:
         with pytest.raises(PackingError) as caught:
             scan_segments(value)
         assert caught.value.problems[0].value == told
+
+
+def test_a_type_of_the_same_name_is_told_with_its_module() -> None:
+    other: Any = type("StaticBounds", (), {"__module__": "elsewhere"})()
+    with pytest.raises(EncodingError, match=r"^bounds = elsewhere\.StaticBounds: must be a StaticBounds\."):
+        scan_static(_IDS, other)
+    with pytest.raises(EncodingError, match=r"^allow_empty = numpy\.bool_?: must be a bool\."):
+        build_packed_sequence_metadata(_IDS, allow_empty=cast("Any", np.True_))
 
 
 def test_one_of_two_costs_may_be_nothing() -> None:

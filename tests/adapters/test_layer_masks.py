@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -111,7 +112,13 @@ def test_an_additive_mask_may_hold_infinity(dtype: torch.dtype) -> None:
     assert torch.equal(added == -math.inf, ~allowed)
 
 
-@pytest.mark.parametrize("blocked", [0.0, 1.0, math.nan, True, "-inf"])
+@pytest.mark.parametrize("blocked", [np.float16("-inf"), np.finfo(np.float32).min, np.float64(-3e38), -(2**127)])
+def test_what_blocks_may_be_a_number_of_any_type(blocked: Any) -> None:
+    found = build_block_causal_mask(_IDS, torch.float32, blocked=blocked)
+    assert torch.equal(found, build_block_causal_mask(_IDS, torch.float32, blocked=float(blocked)))
+
+
+@pytest.mark.parametrize("blocked", [0.0, 1.0, math.nan, True, "-inf", np.float32("nan"), np.bool_(True), -(10**400)])
 def test_what_blocks_is_a_negative_number(blocked: Any) -> None:
     with pytest.raises(EncodingError, match="blocked"):
         build_block_causal_mask(_IDS, torch.float32, blocked=blocked)

@@ -71,7 +71,9 @@ _CALLS: Final[dict[str, Callable[[Number], object]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int64], ids=lambda kind: cast("type", kind).__name__)
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.uint16, np.int64, np.uint64], ids=lambda kind: cast("type", kind).__name__
+)
 @pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS)
 def test_numbers_of_numpy_count_as_ints(call: Callable[[Number], object], kind: Number) -> None:
     _assert_same(call(kind), call(int))

@@ -269,7 +269,7 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("structure unheeded", yielding, "mask_labels", given(document_ids=None)),
     ],
     "test_labels_of_a_batch_that_is_yielded_twice_are_those_of_once": [
-        Fault("joined over padding", yielding, "_cut_at_padding", swap(faults.by_attention)),
+        Fault("joined over padding", agreement, "_cut_at_padding", swap(faults.by_attention)),
     ],
     "test_a_plan_places_every_token_once_or_names_it": [
         Fault("best fit unbounded", planning, "best_fit", faults.unbounded),

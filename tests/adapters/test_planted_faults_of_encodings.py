@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from neatpack.adapters import (
+    agreement,
     agreement_of_offsets,
     alignment,
     block_mask,
@@ -252,6 +253,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
     "test_documents_are_padded_one_by_one": [
         Fault("padded to no multiple", alignment, "_padded_places", instead(faults.to_no_multiple)),
         Fault("another fill", token_fields, "_fill", returns(0)),
+    ],
+    "test_padding_that_the_mask_knows_separates_documents_that_attention_joins": [
+        Fault("joined over padding", agreement, "_cut_at_padding", swap(faults.by_attention)),
     ],
     "test_ids_and_tokens_of_any_width_are_moved_alike": [
         Fault("as they are", token_fields, "SIGNED_DTYPES", swap(dict[torch.dtype, torch.dtype]())),

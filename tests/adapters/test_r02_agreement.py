@@ -22,6 +22,7 @@ from neatpack.adapters import (
     convert_batch_output,
     enable_xdoc_attention,
     flash_varlen_kwargs,
+    gathered_flat,
     get_unpad_data,
     scan_segments,
     segment_index,
@@ -351,15 +352,35 @@ def test_the_length_that_is_wrong_is_named(name: str, entries: list[int], positi
 
 
 @pytest.mark.parametrize(
-    ("offsets", "position"),
-    [([0, 4, 2], 1), ([0, -1, 2, 4], 1), ([2, 0, 4], 0), ([0, 2, 4, -1, 4], 4), ([0, 2, 4, 5], 3), ([0, 2], 2)],
+    ("offsets", "position", "value"),
+    [
+        ([0, 4, 2], 1, 4),
+        ([0, -1, 2, 4], 1, -1),
+        ([0, -3, -7, 4], 1, -3),
+        ([2, 0, 4], 0, 2),
+        ([0, 2, 4, -1, 4], 4, 4),
+        ([0, 2, 4, 5], 3, 5),
+        ([0, 2, -9], 2, -9),
+        ([0, 2], 2, None),
+        ([], 0, None),
+    ],
 )
-def test_gathered_offsets_rise_up_to_what_is_unused(offsets: list[int], position: int) -> None:
+def test_gathered_offsets_rise_up_to_what_is_unused(offsets: list[int], position: int, value: int | None) -> None:
     indices = build_packed_sequence_metadata(_IDS)["packed_token_indices"]
     right = torch.tensor([[0, 2, 4, 4, -1, -7]])
     check_agreement(_IDS, {"packed_token_indices": indices, "cu_seqlens": right})
-    with pytest.raises(EncodingError, match=rf"cu_seqlens\[row 0, position {position}\]"):
-        check_agreement(_IDS, {"packed_token_indices": indices, "cu_seqlens": torch.tensor([offsets])})
+    with pytest.raises(EncodingError, match="cuts the kept tokens elsewhere") as caught:
+        check_agreement(_IDS, {"packed_token_indices": indices, "cu_seqlens": torch.tensor([offsets]).long()})
+    problem = caught.value.problems[0]
+    assert (problem.field, problem.row, problem.position, problem.value) == ("cu_seqlens", 0, position, value)
+
+
+def test_offsets_of_a_stream_are_named_without_a_row() -> None:
+    """The one that is wrong here cuts tokens of the second row."""
+    ids = torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]])
+    given = {"packed_token_indices": gathered_flat(ids).token_indices, "cu_seqlens": torch.tensor([0, 2, 3, 5, 7])}
+    with pytest.raises(EncodingError, match=r"^cu_seqlens\[position 3\] = 5: cuts the kept tokens elsewhere"):
+        check_agreement(ids, given)
 
 
 @pytest.mark.parametrize(

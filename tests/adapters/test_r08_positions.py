@@ -132,6 +132,13 @@ def test_narrow_positions_do_not_wrap_when_shifted(dtype: torch.dtype) -> None:
     assert listed(found["position_ids"]) == [list(range(400))]
 
 
+def test_positions_of_no_axis_stay_so() -> None:
+    batch = training_batch([[1, 1, 2, 0]])
+    batch["position_ids"] = torch.empty(0, 1, 4, dtype=torch.int64)
+    found = enable_xdoc_attention(adapt_model_inputs(batch), _IDS)
+    assert found["position_ids"].shape == (0, 1, 4)
+
+
 def test_documents_are_joined_once() -> None:
     batch = enable_xdoc_attention(adapt_model_inputs(training_batch([[1, 1, 2, 2, 0]])), _IDS)
     before = dict(batch)

@@ -51,6 +51,13 @@ def test_the_order_of_entries_does_not_go_by_what_a_batch_brought() -> None:
     assert found == [["input_ids", "labels", *found[0][2:]]] * 3
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_a_mask_of_ids_is_the_tensor_of_the_packed_ids(dtype: torch.dtype) -> None:
+    batch: Any = {"input_ids": _IDS + 9, "labels": _IDS + 9, "document_ids": _STRUCTURAL.to(dtype)}
+    found = apply_packing_contract(batch, PackingCapabilities("document_ids"), flat=True)
+    assert found.get("attention_mask") is found.get("_packed_seq_ids") is not None
+
+
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("takes_holes", [False, True])
 @pytest.mark.parametrize("mask_type", PACKED_MASK_TYPES)

@@ -73,11 +73,30 @@ def test_every_encoding_says_what_it_says() -> None:
     assert any(line.startswith("DISAGREES: position_ids[row 0, position 2] = 0") for line in lines)
 
 
-@pytest.mark.parametrize("lengths", [torch.tensor([3, 2]), torch.tensor(3), torch.zeros(1, 2, 2)])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        torch.tensor([3, 2]),
+        torch.tensor(3),
+        torch.zeros(1, 2, 2),
+        torch.tensor([[3, 2]]).bfloat16(),
+        torch.tensor([[3, 2]]).to(torch.complex64),
+        torch.tensor([[3, 2]]).to("meta"),
+        torch.tensor([[3, 2]]).to_sparse(),
+    ],
+)
 def test_lengths_that_are_none_are_told_as_such(lengths: Tensor) -> None:
     entries = _batch([3, 2], 6)
     lines = _strip({**entries, "seq_lens": lengths})
     assert any(line.startswith("DISAGREES: seq_lens") for line in lines)
+    with pytest.raises(PackingError, match="seq_lens"):
+        inspect_batch({"input_ids": entries["input_ids"], "seq_lens": lengths})
+
+
+def test_lengths_need_the_rows_that_they_are_of() -> None:
+    for tokens in ({}, {"input_ids": torch.arange(6)}):
+        with pytest.raises(BatchError, match="input_ids"):
+            inspect_batch({**tokens, "seq_lens": torch.tensor([[3, 2]])})
 
 
 def test_a_long_row_is_drawn_to_scale_with_its_short_documents() -> None:
@@ -93,6 +112,23 @@ def test_holes_are_drawn_and_counted() -> None:
     lines = _strip({"document_ids": ids, "attention_document_ids": holes})
     assert lines[1] == "2 documents, 3 tokens, 1 padding (17 %), 2 holes; longest 2"
     assert lines[3:5] == ["0 a_ab_.", "  lengths 2 1, padding 1, holes 2"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint16, torch.uint32, torch.uint64])
+@pytest.mark.parametrize("name", ["document_ids", "padding_mask"])
+def test_padding_between_joined_documents_is_no_hole_and_a_token_at_their_end_is_one(
+    name: str, dtype: torch.dtype
+) -> None:
+    joined, packed = torch.tensor([[1, 1, 0, 1, 0, 0]]), torch.tensor([[1, 1, 0, 2, 2, 0]])
+    brought = packed.to(dtype) if name == "document_ids" else packed == 0
+    lines = _strip({"_packed_seq_ids": joined, name: brought})
+    assert lines[1] == "1 documents, 3 tokens, 2 padding (33 %), 1 holes; longest 3"
+    assert lines[3:5] == ["0 aa.a_.", "  lengths 3, padding 2, holes 1"]
+
+
+def test_zeros_between_equal_ids_as_packed_are_a_hole() -> None:
+    ids = torch.tensor([[1, 0, 1, 0]])
+    assert "0 a_a." in _strip({"document_ids": ids, "padding_mask": ids == 0})
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from neatpack.contracts.batch import LabelShift
+from neatpack.adapters.yielding import apply_packing_contract
+from neatpack.contracts.batch import LabelShift, TrainingBatch
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, DocumentIdsError, EncodingError, IsolationError, PackingError
 from neatpack.kernels_bridge import (
     PackingWatch,
@@ -108,6 +110,28 @@ def test_labels_are_looked_at_as_they_were_shifted(shift: LabelShift, right: Ten
             check_training_batch(
                 model_for(), {**BATCH, "labels": (TOKENS + 1).masked_fill(IDS == 0, -100)}, label_shift="stream"
             )
+
+
+@pytest.mark.parametrize(
+    ("ids", "attention", "labels"),
+    [
+        pytest.param([[1, 1, 0, 2, 2, 0]], [[1, 1, 0, 1, 1, 0]], [[1, 2, -100, 4, 5, -100]], id="before padding"),
+        pytest.param([[1, 1, 2, 2, 2, 0]], [[1, 1, 0, 1, 1, 0]], [[1, 2, -100, 4, 5, -100]], id="before a hole"),
+    ],
+)
+def test_last_targets_of_joined_documents_are_those_of_the_last_step(
+    ids: list[list[int]], attention: list[list[int]], labels: list[list[int]]
+) -> None:
+    """The contract drops the ids as packed, which alone tell of a hole to which document it belongs."""
+    packed = torch.tensor(ids)
+    batch = {"input_ids": torch.arange(6)[None], "labels": torch.arange(1, 7)[None], "document_ids": packed}
+    joined = cast("TrainingBatch[Tensor]", {**batch, "attention_document_ids": torch.tensor(attention)})
+    yielded: Any = apply_packing_contract(joined, PackingCapabilities("document_ids"), label_shift="document")
+    assert torch.equal(yielded["labels"], torch.tensor(labels))
+    yielded["labels"] = yielded["labels"].repeat(2, 1).t().contiguous().t()[:1]  # in no order of memory
+    assert check_training_batch(model_for(), yielded, label_shift="document").checked_labels
+    with pytest.raises(EncodingError, match=r"labels\[row 0, position 2\] = 7: is a target across a boundary"):
+        check_training_batch(model_for(), {**yielded, "labels": torch.full((1, 6), 7)}, label_shift="document")
 
 
 def test_the_cost_is_bounded_by_places() -> None:

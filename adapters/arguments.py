@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Final, cast
 
 import numpy as np
@@ -207,6 +207,15 @@ def require_pad_token(pad_token_id: object, error: type[PackingError]) -> None:
     require_count(pad_token_id, "pad_token_id", remedy, least=INT64_MIN, most=INT64_MAX, error=error)
 
 
+_NO_NUMBERS: Final = (bool, np.timedelta64)
+"""What Python and numpy take for integers."""
+
+
 def is_integer(value: object) -> bool:
-    """Tell whether a value is an int, numpy's included, and no bool. A time, which numpy takes for one, is none."""
-    return not isinstance(value, (bool, np.timedelta64)) and isinstance(value, (int, Integral))
+    """Tell whether a value is an int, numpy's included, and neither a bool nor a time."""
+    return isinstance(value, (int, Integral)) and not isinstance(value, _NO_NUMBERS)
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value is a real number, numpy's included, and neither a bool nor a time."""
+    return isinstance(value, Real) and not isinstance(value, _NO_NUMBERS)

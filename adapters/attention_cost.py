@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import require_count, require_instance, require_unmasked
+from neatpack.adapters.arguments import is_number, require_count, require_instance, require_unmasked
 from neatpack.adapters.host_arrays import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
@@ -97,6 +96,6 @@ class AttentionCost:
 def _as_float(value: object) -> float:
     """Give a number, or infinity where it is none that a float holds."""
     try:
-        return math.inf if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, Real) else float(value)
+        return float(cast("float", value)) if is_number(value) else math.inf
     except OverflowError:
         return math.inf

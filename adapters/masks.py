@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral, Real
 from typing import Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT64_MAX, require_count
+from neatpack.adapters.arguments import INT64_MAX, is_integer, is_number, require_count
 from neatpack.adapters.host_arrays import to_tensor
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.visibility import VisibleSquare, fill_visible, require_chunk, require_window, visible_squares
@@ -133,9 +132,8 @@ def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
         message = "is for an additive mask, and a bool one blocks by False"
         remedy = "Leave it out, or give the floating dtype of the scores."
         raise EncodingError(Problem("blocked", message, "disagreement", value=blocked, remedy=remedy))
-    number = 0.0
-    if not isinstance(blocked, bool) and isinstance(blocked, Real):
-        number = int(blocked) if isinstance(blocked, Integral) else float(blocked)
+    number = cast("float", blocked) if is_number(blocked) else 0.0
+    number = int(number) if is_integer(blocked) else float(number)
     if -math.inf < number < torch.finfo(dtype).min:
         remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", f"does not fit {dtype}", "value", value=blocked, remedy=remedy))

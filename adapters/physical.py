@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,9 @@ PaddingSegments = Literal["split", "run"]
 """How padding is cut into segments: no longer than the longest document, or one segment a run."""
 
 PADDING_SEGMENTS: Final[tuple[PaddingSegments, ...]] = get_args(PaddingSegments)
+
+_FEW_BOUNDS: Final = 16
+"""Up to so many bounds, a loop over Python's ints takes less time than calls of numpy do."""
 
 _LONG_STRETCH: Final = 512
 """From so many bounds on between two runs of padding, to sort them takes longer than a loop over the runs."""
@@ -145,28 +150,46 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
         problems = [too_many_places("position_ids", tuple(position_ids.shape))]
     if problems:
         raise EncodingError(*problems)
-    sequence = position_ids.shape[1]
     positions = read_on_host(position_ids)
-    flat = positions.ravel()
-    if flat.dtype == np.uint64:
-        flat = flat.astype(np.int64)  # numpy would add in float64
+    flat, sequence = positions.ravel(), positions.shape[1]
     opens = flags_for(flat.size)
     np.equal(flat, 0, out=opens[: flat.size])
     bounds = bounds_of(opens, flat.size, sequence)
+    longest = _longest_of_few(flat, bounds.tolist()) if bounds.size <= _FEW_BOUNDS else 0
+    longest = longest or _longest_counted(flat, bounds, sequence)
+    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), longest)
+
+
+def _longest_of_few(flat: npt.NDArray[np.integer[Any]], bounds: Sequence[int]) -> int:
+    """Give the tokens of the longest document, or 0 where a last position does not tell how long its document is."""
+    greatest_steps, position = 0, flat.item
+    for start, stop in pairwise(bounds):
+        last = stop - 1
+        steps = position(last)
+        if start + steps != last:
+            return 0
+        if steps > greatest_steps:  # Half the time of `max`.
+            greatest_steps = steps
+    return greatest_steps + 1
+
+
+def _longest_counted(flat: npt.NDArray[np.integer[Any]], bounds: Integers, sequence: int) -> int:
+    """Give the tokens of the longest document, or name the first whose last position does not tell how long it is."""
     starts, lasts = bounds[:-1], bounds[1:] - 1
     steps = lasts - starts
     (wrong,) = (flat.take(lasts) != steps).nonzero()
     if wrong.size:
         # At the head of a row, a document goes on from whatever position stands there.
-        wrong = wrong[flat.take(starts[wrong]) + steps[wrong] != flat.take(lasts[wrong])]
+        # Of uint64 and int64, numpy would make float64.
+        first, last = (flat.take(places[wrong]).astype(np.int64) for places in (starts, lasts))
+        wrong = wrong[first + steps[wrong] != last]
     if wrong.size:
         row, position = divmod(int(lasts[wrong[0]]), sequence)
         message = f"positions do not rise by one over the {steps[wrong[0]] + 1} tokens that end here"
         remedy = "Give text positions that restart at 0 in each document, or derive offsets from document ids."
-        value = int(positions[row, position])
+        value = int(flat[lasts[wrong[0]]])
         raise EncodingError(Problem("position_ids", message, "value", row, position, value, remedy))
-    longest = greatest(steps) + 1
-    return PhysicalFlat(to_tensor(bounds.astype(np.int32), position_ids.device), longest)
+    return greatest(steps) + 1
 
 
 def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_mask: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from neatpack.adapters import physical, physical_rows, positions, segments
 from neatpack.adapters.segments import bounds_of, flags_for, scan_segments
 from neatpack.contracts.errors import DocumentIdsError
 from tests.adapters import (
+    test_offsets_from_positions,
     test_r01_ids,
     test_r03_r04_r05_r06_encodings,
     test_r08_positions,
@@ -46,6 +47,7 @@ _WAYS: list[tuple[ModuleType, str, list[Callable[[], None]]]] = [
     (segments, "MANY_PLACES", _SCANNED),
     (positions, "_LONG_RUN", [test_r08_positions.test_positions_restart_in_each_document]),
     (physical, "_LONG_STRETCH", _CUT),
+    (physical, "_FEW_BOUNDS", [test_offsets_from_positions.test_documents_of_known_lengths_are_found]),
     (physical_rows, "_LONG_WINDOW", [test_rows.test_row_offsets]),
 ]
 

@@ -71,9 +71,8 @@ def mask_segments(attention_mask: Tensor | Segments) -> Segments:
     Raises:
         DocumentIdsError: the mask is malformed.
     """
-    mask = cast("object", attention_mask)
-    if isinstance(mask, Tensor) and mask.dtype == torch.bool and is_dense(mask):
-        return as_segments(mask.view(torch.uint8), field="attention_mask")
+    if isinstance(attention_mask, Tensor) and attention_mask.dtype == torch.bool and is_dense(attention_mask):
+        return as_segments(attention_mask.view(torch.uint8), field="attention_mask")
     return as_segments(attention_mask, field="attention_mask")
 
 

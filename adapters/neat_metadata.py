@@ -17,7 +17,7 @@ from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require
 from neatpack.adapters.host_arrays import Integers, read_together, row_places, to_tensor
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
 from neatpack.adapters.offsets import wrong_offset
-from neatpack.adapters.segments import Documents, Segments, as_segments
+from neatpack.adapters.segments import Documents, Segments, as_segments, greatest
 from neatpack.adapters.token_tensors import device_problems, integer_rows_problems
 from neatpack.contracts.encodings import GatheredRows, PackedSequenceMetadata
 from neatpack.contracts.errors import EncodingError, Problem
@@ -212,11 +212,11 @@ def _row_offsets_in_order(segments: Segments) -> npt.NDArray[np.int32]:
     """Do the same for runs in order: with padding at the end of rows alone, a token has one place in both counts."""
     heads = segments.row_bounds
     counts = heads[1:] - heads[:-1] - (segments.ids.take(heads[1:] - 1) == 0)
-    column = np.arange(int(counts.max()) + 1)
-    offsets = segments.bounds.take(heads[:-1, None] + column, mode="clip")
-    offsets -= segments.sequence * np.arange(segments.batch)[:, None]
+    column = np.arange(greatest(counts) + 1)
+    places = segments.bounds.take(heads[:-1, None] + column, mode="clip")
+    offsets = np.subtract(places, places[:, :1], dtype=np.int32)
     offsets[column > counts[:, None]] = UNUSED_OFFSET
-    return offsets.astype(np.int32)
+    return offsets
 
 
 def _row_offsets_of_few(

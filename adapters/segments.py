@@ -105,7 +105,7 @@ class Segments:
     @cached_property
     def row_bounds(self) -> Integers:
         """Index of the first run of each row, and the number of runs; `[batch + 1]`."""
-        return np.searchsorted(self.bounds, self.sequence * np.arange(self.batch + 1))
+        return self.bounds.searchsorted(np.arange(0, self.batch * self.sequence + 1, self.sequence))
 
     @cached_property
     def rows(self) -> Integers:
@@ -314,10 +314,10 @@ def _runs_between(
     return Segments(batch, sequence, device, bounds, ids.take(bounds[:-1]).astype(np.int64, copy=False))
 
 
-def _as_compared(words: npt.NDArray[np.integer[Any]]) -> npt.NDArray[Any]:
+def _as_compared(memory: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Give words of 64 bits as floats, which numpy compares up to twice as fast: -0.0 equals 0, and NaN nothing."""
     # Small words are denormal numbers, and a thread may have been told to take these for zero.
-    return np.frombuffer(words, np.float64) if _LEAST_FLOAT != 0.0 else words
+    return np.frombuffer(memory, np.float64 if _LEAST_FLOAT != 0.0 else np.int64)
 
 
 def _floats_told(segments: Segments, ids: npt.NDArray[np.integer[Any]]) -> bool:
@@ -344,8 +344,8 @@ def bounds_of(opens: npt.NDArray[np.bool_], places: int, sequence: int) -> Integ
         return opens[: places + 1].nonzero()[0]
     opens[places + 1 :] = False
     # Most words of eight flags hold none that is True, and are skipped as one.
-    words = np.frombuffer(opens, np.int64)
-    (some,) = (_as_compared(words) != 0).nonzero()
+    words = _as_compared(opens)
+    (some,) = (words != 0).nonzero()
     bounds: Integers = np.frombuffer(words[some], np.bool_).nonzero()[0]
     word = bounds >> 3
     bounds &= 7

@@ -13,7 +13,9 @@ from tests.adapters.properties import holds_for
 rows = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=3)
 
 
-@holds_for(rows=rows, begun=st.integers(0, 4), dtype=st.sampled_from([torch.int64, torch.int32, torch.uint8, torch.uint64]))
+@holds_for(
+    rows=rows, begun=st.integers(0, 4), dtype=st.sampled_from([torch.int64, torch.int32, torch.uint8, torch.uint64])
+)
 def test_documents_of_known_lengths_are_found(rows: list[list[int]], begun: int, dtype: torch.dtype) -> None:
     """The last document is made as long as the row needs; the first may go on from `begun`."""
     width = max(map(sum, rows))

@@ -49,6 +49,8 @@ class RankPlanState(TypedDict):
 class RankPlan:
     """Rows dealt to ranks, step by step. All ranks take equally many in a step, and wait for the slowest at its end.
 
+    The steps cannot be written to.
+
     Attributes:
         rows: the plan whose rows are dealt.
         cost: by what their work was balanced.
@@ -137,6 +139,9 @@ class RankPlan:
 
     def __len__(self) -> int:
         return int(self.steps.shape[0])
+
+    def __reduce__(self) -> tuple[type[RankPlan], tuple[object, ...]]:
+        return RankPlan, (self.rows, self.cost, self.steps, self.carried, self.remainder, self.seed)
 
     def __repr__(self) -> str:
         size = f"{len(self)} steps of {self.rows_per_rank} rows on {self.ranks} ranks"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -55,6 +58,11 @@ class Group(NamedTuple):
             seed=self.seed,
         )
 
+
+_COPIES: dict[str, Callable[[RankPlan], RankPlan]] = {
+    "pickled": lambda plan: cast("RankPlan", pickle.loads(pickle.dumps(plan))),  # noqa: S301 - what was just written
+    "copied": copy.deepcopy,
+}
 
 _GROUPS = st.builds(Group, st.integers(1, 4), st.integers(1, 3), st.sampled_from(REMAINDERS), st.integers(0, 3))
 
@@ -453,3 +461,13 @@ def test_a_state_that_is_no_plan_over_ranks_is_refused(name: str, value: object)
     del state[name]
     with pytest.raises(PlanError, match=name):
         resume_rows(state)
+
+
+@pytest.mark.parametrize("name", _COPIES)
+def test_the_steps_of_a_copy_cannot_be_written_to_either(name: str) -> None:
+    plan = balance_rows(plan_rows([3, 4, 2, 5], 5), 2, cost=_COST)
+    again = _COPIES[name](plan)
+    assert again.state(0) == plan.state(0)
+    for each in (plan, again):
+        with pytest.raises(ValueError, match="read-only"):
+            each.steps[:] = 0

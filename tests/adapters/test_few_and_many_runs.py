@@ -13,6 +13,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from neatpack.adapters import physical, physical_rows, positions, segments
+from neatpack.adapters.neat_metadata import gathered_rows
 from neatpack.adapters.segments import bounds_of, flags_for, scan_segments
 from neatpack.contracts.errors import DocumentIdsError
 from tests.adapters import (
@@ -133,6 +134,22 @@ def test_ids_are_in_order_where_they_rise_along_their_row_with_zeros_at_its_end(
                 assert scan_segments(torch.tensor(rows)).in_order == expected
     except DocumentIdsError:
         assert not expected
+
+
+@holds_for(rows=st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=4))
+def test_ids_in_order_give_the_same_rows(rows: list[list[int]]) -> None:
+    """Ids that are drawn seldom rise along rows of unequal counts, and others take a third way."""
+    width = max(1, *map(sum, rows))
+    filled = [[number for number, length in enumerate(row, 1) for _ in range(length)] for row in rows]
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in filled])
+    expected = gathered_rows(ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "FEW_RUNS", 0)
+        found = gathered_rows(ids)
+    assert torch.equal(found.packed_token_indices, expected.packed_token_indices)
+    assert torch.equal(found.cu_seqlens, expected.cu_seqlens)
+    assert found.cu_seqlens.dtype == expected.cu_seqlens.dtype
+    assert found.max_seqlen == expected.max_seqlen
 
 
 def _rank(number: int) -> int:

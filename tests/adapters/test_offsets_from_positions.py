@@ -41,6 +41,14 @@ def test_positions_that_do_not_tell_lengths_are_refused(row: list[int]) -> None:
     assert (problem.field, problem.row, problem.position) == ("position_ids", 1, len(row) - 1)
 
 
+def test_the_first_document_whose_positions_do_not_tell_its_length_is_named() -> None:
+    with pytest.raises(EncodingError) as caught:
+        physical_offsets_from_positions(torch.tensor([[0, 1, 2, 0, 1], [0, 7, 0, 1, 8]]))
+    (problem,) = caught.value.problems
+    assert (problem.row, problem.position, problem.value) == (1, 1, 7)
+    assert "over the 2 tokens" in problem.message
+
+
 @pytest.mark.parametrize(
     ("dtype", "row"), [(torch.uint8, [250, 1, 1, 1, 1, 1, 1, 1, 1, 3]), (torch.int8, [100, *[1] * 98, -57])]
 )

@@ -17,6 +17,7 @@ from neatpack.adapters import (
     context_parallel,
     kernel_arguments,
     loss,
+    neat_metadata,
     physical,
     physical_rows,
     recurrent,
@@ -287,6 +288,9 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
             "bounds_of",
             instead(faults.of_one_row),
         ),
+    ],
+    "test_ids_in_order_give_the_same_rows": [
+        Fault("no offset", neat_metadata, "_row_offsets_in_order", after(np.zeros_like)),
     ],
     "test_ids_of_any_bits_are_told_apart": [
         Fault("-0.0 and NaN unheeded", segments, "_floats_told", returns(True)),

@@ -26,6 +26,9 @@ from neatpack.contracts.fields import UNUSED_OFFSET
 _SHORT_ROW: Final = 2**13
 """Up to so many places, to copy the numbers of one row takes less time than to count."""
 
+_LINE: Final = 8
+"""Numbers of a cache line."""
+
 _REMEDY: Final = "Pass both as build_packed_sequence_metadata gave them, cut along the same rows as the tokens."
 
 
@@ -191,11 +194,15 @@ def _flattened(
 
 def _places(batch: int, sequence: int) -> Integers:
     """Number the places of each row from 0."""
-    if batch > 1:  # By addition: a copy of memory is many times slower where both addresses end alike.
-        return np.zeros((batch, 1), np.int64) + row_places(sequence)
-    if sequence <= _SHORT_ROW:
-        return np.array(row_places(sequence)[None])
-    return np.arange(sequence)[None]
+    if batch == 1:
+        return np.array(row_places(sequence)[None]) if sequence <= _SHORT_ROW else np.arange(sequence)[None]
+    places = np.empty((batch, sequence), np.int64)
+    # Memory is copied many times slower where the target begins less than a cache line after the source, whole pages
+    # left aside. Rows of whole lines never do; others are written by addition.
+    added = batch if sequence % _LINE else 1
+    np.add(row_places(sequence), 0, out=places[:added])
+    places[added:] = places[0]
+    return places
 
 
 def _row_offsets(documents: Documents) -> npt.NDArray[np.int32]:

@@ -329,7 +329,9 @@ def _floats_told(segments: Segments, ids: npt.NDArray[np.integer[Any]]) -> bool:
     if not zeros.size:
         return True
     positions = segments.bounds.take(zeros) % segments.sequence
-    return int(ids[:, positions.item(positions.argmin()) :].min()) >= 0
+    tails = ids[:, positions.item(positions.argmin()) :]
+    # The method `min` does the same by way of more code, which takes longer while it is not in the caches.
+    return int(np.minimum.reduce(tails, axis=None)) >= 0  # pyright: ignore[reportUnknownMemberType]  # untyped kwargs
 
 
 def flags_for(places: int) -> npt.NDArray[np.bool_]:

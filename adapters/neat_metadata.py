@@ -13,7 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, too_many_places
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    int_remedy,
+    is_count,
+    require_flag,
+    shown,
+    tensor_problems,
+    too_many_places,
+)
 from neatpack.adapters.host_arrays import Integers, read_together, row_places, to_tensor
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
 from neatpack.adapters.offsets import wrong_offset
@@ -266,8 +274,8 @@ def _metadata_form_problems(indices: object, offsets: object, batch: int, sequen
         problems += wrong
     for field, value in (("batch_size", batch), ("sequence_length", sequence)):
         if not is_count(value):
-            remedy = int_remedy(value, "Give the size of the microbatch: tokens.shape.")
-            problems.append(Problem(field, "must be an int of at least 0", "value", value=value, remedy=remedy))
+            remedy = int_remedy(value, "Give the rows and the places of the microbatch: tokens.shape.")
+            problems.append(Problem(field, "must be an int of at least 0", "value", value=shown(value), remedy=remedy))
     if problems or not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
         return problems
     problems = device_problems(offsets, indices.device, "cu_seqlens", "packed_token_indices lies")

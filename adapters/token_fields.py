@@ -211,6 +211,8 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
     converted = not isinstance(value, Tensor) and name not in _NOT_MOVED and _is_converted(name, value, shape)
     if converted or not is_dense(value):
         return tensor_problems(value, name)
+    if isinstance(value, Tensor) and (problems := tensor_problems(value, name, data=False)):
+        return problems
     if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]
     problems = [] if value.dtype in SIGNED_DTYPES else dtype_problems(name, value)

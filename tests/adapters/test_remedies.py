@@ -18,7 +18,7 @@ from torch.masked import masked_tensor
 from neatpack import adapters
 from neatpack.adapters import AttentionCost, Piece, RankPlan, RowPlan, StaticBounds
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.encodings import LengthMatrix
+from neatpack.contracts.encodings import LengthMatrix, PhysicalFlat
 from neatpack.contracts.errors import PackingError, Problem
 from tests.adapters.batches import training_batch
 
@@ -141,3 +141,112 @@ def test_only_what_holds_numbers_is_to_be_converted() -> None:
     ]  # fmt: skip
     for given, remedy in told:
         assert _refusal(lambda given=given: adapters.scan_segments(cast("Any", given))).remedy == remedy
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_matrix_of_lengths_costs_what_an_array_does() -> None:
+    lengths: Any = np.matrix([[2, 4], [1, 3]])
+    assert _COST.of(lengths).tolist() == [[6.0, 20.0], [2.0, 12.0]]
+
+
+_PIECES: Final = (Piece(0, 0, 2), Piece(0, 2, 3))
+
+
+def test_what_is_dropped_is_a_tuple_of_pieces() -> None:
+    for dropped in (_PIECES[1], 3):
+        call: Call = lambda given: RowPlan(4, *_PIECE_ARRAYS, given)  # noqa: E731
+        remedy = _refusal(lambda given=dropped: call(given)).remedy
+        assert remedy == "Give a tuple of pieces: (Piece(document, start, stop),)."
+    assert RowPlan(4, *_PIECE_ARRAYS, (_PIECES[1],)).dropped == (_PIECES[1],)
+
+
+_PIECE_ARRAYS: Final = (np.array([3]), np.array([0]), np.array([0]), np.array([2]), np.array([0, 1]))
+
+
+def test_steps_are_of_three_axes() -> None:
+    told = _refusal(lambda: RankPlan(_PLAN, _COST, np.array([[0]])))
+    assert (told.message, told.value) == ("must be integers on 3 axes", ("int64", (1, 1)))
+    assert told.remedy == "Give numpy.array([[[0]]]), rows by step and rank."
+    assert len(RankPlan(_PLAN, _COST, np.array([[[0]]]))) == 1
+
+
+def test_a_token_past_int64_is_not_made_another() -> None:
+    documents = [torch.tensor([1, 2**63 + 1], dtype=torch.uint64), torch.tensor([3])]
+    assert "long()" not in _refusal(lambda: adapters.collate_documents(documents, _PLAN)).remedy
+
+
+def test_no_rows_are_not_too_many() -> None:
+    documents = [torch.tensor([1, 2]), torch.tensor([3])]
+    told = _refusal(lambda: adapters.collate_documents(documents, _PLAN, rows=[]))
+    assert (told.field, told.value, told.remedy) == ("rows", 0, "Give one row at least.")
+
+
+_OF_BATCH: Final[tuple[Call, ...]] = (
+    adapters.adapt_model_inputs,
+    lambda batch: adapters.apply_packing_contract(batch, _CONTRACT),
+    lambda batch: adapters.convert_batch_output(batch, "thd"),
+    lambda batch: adapters.enable_xdoc_attention(batch, _CONTRACT),
+)
+
+
+@pytest.mark.parametrize("call", _OF_BATCH)
+def test_a_mapping_that_keeps_what_is_taken_out_is_no_batch(call: Call) -> None:
+    """What its lower map holds comes to light again where an entry is taken out of the upper one."""
+    batch = ChainMap({}, adapters.adapt_model_inputs(_batch()))
+    told = _refusal(lambda: call(batch))
+    assert (told.field, told.value) == ("batch", "ChainMap")
+    assert "dict(batch)" in told.remedy
+    call(dict(batch))
+    assert not batch.maps[0]
+
+
+@pytest.mark.parametrize("name", adapters.flash_varlen_kwargs(_IDS))
+def test_a_part_of_flash_kwargs_is_never_to_be_left_out_alone(name: str) -> None:
+    ids = torch.tensor([[1, 1, 2, 0]])
+    wrong: list[object] = [None, ids.float(), torch.tensor([0, 1, 4]), torch.tensor(2)]
+    for value in wrong:
+        told = _refusal(lambda given=value: adapters.check_agreement(ids, {**_FLASH, name: given}))
+        assert told.remedy.endswith(
+            "leave out all of cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, or derive them of these ids."
+        )
+    adapters.check_agreement(ids, {})
+    adapters.check_agreement(ids, {**adapters.flash_varlen_kwargs(ids)})
+
+
+@pytest.mark.parametrize("name", ["packed_token_indices", "cu_seqlens"])
+def test_a_part_of_metadata_is_never_to_be_left_out_alone(name: str) -> None:
+    metadata = adapters.build_packed_sequence_metadata(_IDS)
+    given: list[dict[str, object]] = [{**metadata, name: value} for value in (None, _IDS.float(), _IDS)]
+    for wrong in (*given, {"max_seqlen": 3}, {**metadata, "max_seqlen": 1}):
+        told = _refusal(lambda given=wrong: adapters.check_agreement(_IDS, given))
+        assert told.remedy.endswith(
+            "leave out all of packed_token_indices, cu_seqlens, max_seqlen, or derive them of these ids."
+        )
+    for right in ({}, {**metadata, "max_seqlen": None}, dict(metadata)):
+        adapters.check_agreement(_IDS, right)
+
+
+def test_a_batch_of_no_row_has_none_to_cut() -> None:
+    for microbatches in (1, 2):
+        told = _refusal(lambda parts=microbatches: adapters.split_rows(cast("Any", {"input_ids": _IDS[:0]}), parts))
+        assert (told.field, told.value, told.remedy) == ("input_ids", (0, 4), "Leave such batches out.")
+
+
+@pytest.mark.parametrize("call", [lambda batch: adapters.split_rows(batch, 2), adapters.pipeline_chunk_dims])
+def test_a_longest_that_is_no_int_is_not_told_to_have_rows(call: Call) -> None:
+    told = _refusal(lambda: call(_batch(max_seqlen=torch.tensor(3))))
+    assert (told.field, told.message) == ("max_seqlen", "must be a Python int")
+    assert "int(x)" in told.remedy
+    call(_batch(max_seqlen=3))
+
+
+def test_a_count_is_told_by_what_it_is() -> None:
+    metadata = adapters.build_packed_sequence_metadata(_IDS)
+    call: Call = lambda given: adapters.convert_batch_output(_batch(**{**metadata, "max_seqlen": given}), "thd")  # noqa: E731
+    for given in (torch.tensor(3), np.int64(3)):
+        assert _refusal(lambda given=given: call(given)).remedy == "Pass int(x): kernels wait for a tensor."
+        call(int(given))
+    for other in (None, 3.5, "3", True):
+        assert _refusal(lambda given=other: call(given)).remedy == "Give the number of tokens, or leave it out."
+    told = _refusal(lambda: adapters.varlen_kernel_kwargs(PhysicalFlat(_FLASH["cu_seq_lens_q"], cast("Any", None))))
+    assert told.remedy == "Give the number of tokens."

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any, Final, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -61,8 +62,8 @@ the group.
 
 
 def shown(value: object) -> object:
-    """Give what an error shows of a value that is no number: words in quotes, since "2" reads as 2, and arrays as such."""
-    return repr(value) if isinstance(value, (str, np.ndarray)) else value
+    """Give what an error shows of a value that is no number: words in quotes, since "2" reads as 2, as arrays do."""
+    return repr(cast("object", value)) if isinstance(value, (str, np.ndarray)) else value
 
 
 def int_remedy(value: object, remedy: str) -> str:
@@ -80,7 +81,7 @@ def _holds_one(value: object, kinds: str) -> bool:
     if isinstance(value, Tensor):
         is_float = value.is_floating_point() and "f" in kinds
         return value.ndim == 0 and (is_float or value.dtype in INTEGER_DTYPES)
-    return isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in kinds
+    return isinstance(value, np.ndarray) and value.ndim == 0 and cast("npt.NDArray[Any]", value).dtype.kind in kinds
 
 
 def require_places(batch: int, sequence_length: int) -> None:
@@ -188,19 +189,20 @@ def tensor_problems(value: object, field: str, *, data: bool = True) -> list[Pro
         data: whether a tensor without data, on the meta device, is refused as well.
     """
     if not isinstance(value, Tensor):
-        listed = isinstance(value, (list, tuple, np.ndarray)) and not isinstance(value, np.ma.MaskedArray)
+        found = type(value).__name__
+        hides = isinstance(value, np.ma.MaskedArray)
+        listed = isinstance(value, (list, tuple, np.ndarray)) and not hides
         remedy = "Convert it: torch.tensor(...)." if listed else "Give a tensor."
-        return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy)]
+        return [Problem(field, "must be a torch.Tensor", "type", value=found, remedy=remedy)]
     if value.is_nested or value.layout is not torch.strided or value.is_quantized:
         sort = "nested" if value.is_nested else value.dtype if value.is_quantized else value.layout
         remedy = "Pad its rows to one length." if value.is_nested else f"Convert it: {field}.to_dense()."
         if value.is_quantized:
             remedy = f"Convert it: {field}.dequantize()."
         return [Problem(field, "must be a dense tensor", "type", value=sort, remedy=remedy)]
-    if type(value) is not Tensor and type(value).__name__ in _REMEDIES_BY_TYPE:
-        sort = type(value).__name__
-        remedy = _REMEDIES_BY_TYPE[sort].format(field=field)
-        return [Problem(field, "must be a plain tensor", "type", value=sort, remedy=remedy)]
+    if type(value) is not Tensor and (found := type(value).__name__) in _REMEDIES_BY_TYPE:
+        remedy = _REMEDIES_BY_TYPE[found].format(field=field)
+        return [Problem(field, "must be a plain tensor", "type", value=found, remedy=remedy)]
     if data and value.is_meta:
         remedy = "Give a tensor that lies on a real device."
         return [Problem(field, "is a meta tensor, without data", "device", value="meta", remedy=remedy)]

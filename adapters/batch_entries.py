@@ -25,10 +25,12 @@ def require_batch(batch: object) -> None:
     Raises:
         BatchError: it is something else.
     """
+    found = type(batch).__name__
+    # What is taken out of the first map of a ChainMap comes to light in the others.
     if not isinstance(batch, MutableMapping) or isinstance(batch, ChainMap):
         message = "must be a mapping whose entries can be replaced and taken out"
         remedy = "Pass a dict; of another mapping, dict(batch)."
-        raise BatchError(Problem("batch", message, "type", value=type(batch).__name__, remedy=remedy))
+        raise BatchError(Problem("batch", message, "type", value=found, remedy=remedy))
 
 
 def entries(batch: TrainingBatch[Tensor]) -> Mapping[str, object]:

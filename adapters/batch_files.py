@@ -141,8 +141,9 @@ def _from_lists(path: Path, name: str, lists: object) -> npt.NDArray[Any]:
     kinds = set(map(type, leaves))
     if bool in kinds and kinds != {bool}:
         raise _error(path, f"{name} holds bools beside others", "type", "Save lists of one kind.")
-    if kinds == {int} and array.dtype.kind == "f":
-        if min(cast("list[int]", leaves)) < 0:
+    if kinds == {int} and array.dtype.kind in "fO":
+        numbers = cast("list[int]", leaves)
+        if min(numbers) < 0 or max(numbers) >= 2**64:
             raise _error(path, f"{name} holds ints that no tensor holds together", "value", "Save ints of 64 bits.")
         return np.array(lists, np.uint64)
     return array

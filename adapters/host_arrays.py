@@ -19,19 +19,20 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 _CPU: Final = torch.device("cpu")
 
 
-def read_on_host(tensor: Tensor) -> npt.NDArray[Any]:
+def read_on_host(tensor: Tensor, field: str = "tensor") -> npt.NDArray[Any]:
     """Give a tensor as an array: without a copy on the CPU, in one read from a device.
 
     Raises:
-        EncodingError: torch compiles or transforms the code that asks, so that there are no values yet.
+        EncodingError: torch compiles or transforms the code that asks, so that there are no values yet; it calls the
+            tensor `field`.
     """
     if is_dynamo_compiling() or _is_recorded(tensor):
-        raise _no_values()  # In a graph: call this before it, or take the static_* function.
+        raise _no_values(field)  # In a graph: call this before it, or take the static_* function.
     host = tensor if tensor.is_cpu else tensor.cpu()
     try:
         return host.numpy()
     except RuntimeError as error:
-        raise _no_values() from error
+        raise _no_values(field) from error
 
 
 def read_together(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
@@ -67,10 +68,10 @@ _is_recorded: Final = torch._is_functional_tensor  # noqa: SLF001  # pyright: ig
 """Whether torch keeps the values of a tensor elsewhere, so that numpy would read other memory."""
 
 
-def _no_values() -> EncodingError:
+def _no_values(field: str) -> EncodingError:
     message = "is read on the host, where torch.compile, torch.func and fake tensors have no values"
     remedy = "Call this before, mark the caller with torch.compiler.disable, or take the static_* function."
-    return EncodingError(Problem("tensor", message, "device", remedy=remedy))
+    return EncodingError(Problem(field, message, "device", remedy=remedy))
 
 
 def to_tensor(array: npt.NDArray[Any], device: torch.device = _CPU) -> Tensor:

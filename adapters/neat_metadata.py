@@ -256,7 +256,7 @@ def _given_shape_problems(indices: object, shape: tuple[int, int] | None) -> lis
     """List what keeps rows and places of a row from being known."""
     if shape is not None:
         remedy = "Give (batch, sequence)."
-        is_pair = isinstance(cast("object", shape), tuple) and len(shape) == 2
+        is_pair = isinstance(cast("object", shape), tuple) and [is_count(size) for size in shape] == [True, True]
         return [] if is_pair else [Problem("shape", "must be a pair of ints", "type", value=repr(shape), remedy=remedy)]
     if isinstance(indices, Tensor) and indices.ndim == 1:
         remedy = "Pass shape=(batch, sequence): flat indices do not tell where a row ends."

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_readable
+from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_instance, require_readable
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.host_arrays import read_on_host, read_together, to_tensor
@@ -109,6 +109,7 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
         >>> document_ids_from_segment_index(segment_index(torch.tensor([[4, 4, 7, 0]])))
         tensor([[1, 1, 2, 0]])
     """
+    require_instance(index, SegmentIndex, "index", "Give SegmentIndex(seq_idx), int32 [batch, sequence].")
     parse_segment_index(index)
     require_readable(seq_idx=index.seq_idx)
     require_ids_form(index.seq_idx, "seq_idx")
@@ -215,7 +216,7 @@ def physical_states(
 def _read_index(seq_idx: Tensor, padding_mask: Tensor | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
     """Read segment numbers and where padding is, or say where a mask contradicts them."""
     if padding_mask is None:
-        numbers = read_on_host(seq_idx)
+        numbers = read_on_host(seq_idx, "seq_idx")
         return numbers, numbers < 0
     problems = padding_mask_problems(padding_mask)
     problems = problems or same_place_problems(padding_mask, seq_idx, "padding_mask", "seq_idx")

@@ -215,7 +215,7 @@ def scan_segments(document_ids: Tensor, *, field: str = "document_ids") -> Segme
         [2, 1, 3]
     """
     require_ids_form(document_ids, field)
-    return scan_array(read_on_host(document_ids), document_ids.device, field)
+    return scan_array(read_on_host(document_ids, field), document_ids.device, field)
 
 
 def scan_together(**ids: Tensor | Segments) -> list[Segments]:

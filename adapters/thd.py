@@ -212,6 +212,7 @@ def require_thd_flat(flat: object) -> None:
 
 def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[Integers, Integers]:
     """Read both lengths, 0 where unused, or name the row or document that is wrong."""
+    require_instance(lengths, THDLengths, "lengths", "Give THDLengths(seq_lens, seq_lens_padded).")
     parse_thd_lengths(lengths)
     require_readable(seq_lens=lengths.seq_lens, seq_lens_padded=lengths.seq_lens_padded)
     problems = device_problems(lengths.seq_lens_padded, lengths.seq_lens.device, "seq_lens_padded", "seq_lens lies")
@@ -238,7 +239,7 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     if short.size:
         row = int(short[0])
         message = f"must cover the {sequence_length} places of the row"
-        remedy = "Count the padding after the last document of a row with it."
+        remedy = "Count each place of a row once: padding with the document before it."
         raise EncodingError(Problem("seq_lens_padded", message, "value", row, value=int(covered[row]), remedy=remedy))
     return real, padded
 

@@ -122,7 +122,7 @@ def _token_ids(value: object, field: str) -> tuple[int, ...]:
     listed = cast("Sequence[object]", value) if several else (value,)
     if not listed:
         raise EncodingError(Problem(field, "is a list of no token", "value", remedy="Give a token, or None."))
-    remedy = "Give the id of a token, or several."
+    remedy = "Give the id of a token, or a list of several."
     return tuple(require_count(token, field, remedy, least=INT64_MIN, most=INT64_MAX) for token in listed)
 
 

@@ -202,7 +202,7 @@ def lists_batches(value: object, shape: tuple[int, int]) -> bool:
 
 def _sizes(value: object) -> tuple[int, ...]:
     if isinstance(value, (Tensor, np.ndarray)):
-        return tuple(cast("npt.NDArray[Any]", value).shape)
+        return tuple(cast("npt.NDArray[Any]", value).shape) if is_dense(cast("object", value)) else ()  # Nested: none.
     return (len(cast("Sequence[object]", value)),) if isinstance(value, (list, tuple)) else ()
 
 

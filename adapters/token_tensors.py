@@ -64,7 +64,8 @@ def device_problems(value: Tensor, device: torch.device, field: str, lies: str) 
     if value.device == device:
         return []
     message = f"must lie where {lies}, on {device}"
-    return [Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")]
+    remedy = "Give a tensor that lies on a real device." if value.is_meta else f"Move it: {field}.to(...)."
+    return [Problem(field, message, "device", value=value.device, remedy=remedy)]
 
 
 def require_values(values: object, shape: tuple[int, int], remedy: str) -> None:

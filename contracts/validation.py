@@ -139,7 +139,7 @@ def structure_problems(owner: type, values: Mapping[str, object]) -> list[Proble
 def _count_problems(name: str, rule: FieldRule, count: Count, value: object) -> list[Problem]:
     remedy = f"Give the number of {count.unit}{'' if rule.required else ', or leave it out'}."
     if isinstance(value, bool) or not isinstance(value, int):
-        if isinstance(value, Integral) and not isinstance(value, bool) or is_tensor_like(value):
+        if not isinstance(value, bool) and (isinstance(value, Integral) or is_tensor_like(value)):
             remedy = "Pass int(x): kernels wait for a tensor."
         return [Problem(name, "must be a Python int", "type", value=type(value).__name__, remedy=remedy)]
     if value < count.minimum:

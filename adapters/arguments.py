@@ -129,7 +129,8 @@ def require_instance(
         names = [each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,))]
         name = type(value).__name__
         found = f"{type(value).__module__}.{name}" if name in names else name
-        raise error(Problem(field, f"must be a {' or '.join(names)}", "type", value=found, remedy=remedy))
+        article = "an" if names[0].startswith("A") else "a"
+        raise error(Problem(field, f"must be {article} {' or '.join(names)}", "type", value=found, remedy=remedy))
 
 
 def require_list(value: object, field: str, remedy: str) -> None:

@@ -29,6 +29,8 @@ PADDING_INDEXES: Final[tuple[PaddingIndex, ...]] = get_args(PaddingIndex)
 
 _CPU: Final = torch.device("cpu")
 
+_HOLES_REMEDY: Final = "Gather the kept tokens into one row, as gathered_states(document_ids) counts them."
+
 
 def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unused") -> SegmentIndex[Tensor]:
     """Number the segments of each row 0, 1, ..., as causal convolutions and state-space kernels take them.
@@ -58,7 +60,7 @@ def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unus
     """
     require_choice(padding, PADDING_INDEXES, "padding")
     segments = as_segments(document_ids)
-    require_no_holes(segments)
+    require_no_holes(segments, remedy=_HOLES_REMEDY)
     counted = np.ones(segments.ids.size, np.int32) if padding == "numbered" else (segments.ids != 0).astype(np.int32)
     numbers = np.cumsum(counted, dtype=np.int32)
     heads = np.searchsorted(segments.rows, np.arange(segments.batch))
@@ -85,7 +87,7 @@ def joined_segment_index(document_ids: Tensor | Segments) -> SegmentIndex[Tensor
         tensor([[0, 0, 1, 2, 3, 3]], dtype=torch.int32)
     """
     segments = as_segments(document_ids)
-    require_no_holes(segments)
+    require_no_holes(segments, remedy=_HOLES_REMEDY)
     numbers = np.repeat(np.arange(segments.lengths.size, dtype=np.int32), segments.lengths)
     return SegmentIndex(segments.tensor(numbers)[None])
 
@@ -209,6 +211,7 @@ def physical_states(
     """
     _require_offset_dtype(dtype)
     segments = as_segments(document_ids)
+    require_no_holes(segments, remedy=_HOLES_REMEDY)
     on_host = to_tensor(physical_bounds(segments, padding)[0]).to(dtype)
     return PhysicalStates(on_host.to(segments.device, copy=True), on_host)
 

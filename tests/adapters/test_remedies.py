@@ -15,7 +15,7 @@ import torch
 from torch.masked import masked_tensor
 
 from neatpack import adapters
-from neatpack.adapters import AttentionCost, Piece, RankPlan, RowPlan, StaticBounds
+from neatpack.adapters import AttentionCost, Piece, RankPlan, RowPlan, StaticBounds, strategies
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import PhysicalFlat
 from neatpack.contracts.errors import PackingError, Problem
@@ -405,3 +405,48 @@ def test_blocks_may_be_larger_than_rows(size: Any) -> None:
     dynamic = adapters.build_block_mask(_IDS, block_size=size)
     for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "q_num_blocks", "q_indices", "full_q_indices"):
         assert torch.equal(getattr(static, name), getattr(dynamic, name))
+
+
+def test_padding_before_documents_is_told_where_it_can_go() -> None:
+    ids = torch.tensor([[0, 1, 1, 2]])
+    told = _refusal(adapters.convert_batch_output, training_batch(ids), "thd")
+    assert "pad_documents(batch, 1) moves it" in told.remedy
+    assert "padded_documents=True" in told.remedy
+    converted = adapters.convert_batch_output(adapters.pad_documents(training_batch(ids), 1), "thd")
+    assert cast("Any", converted)["seq_lens"].tolist() == [[2, 1]]
+
+
+_RECURRENT: Final[tuple[Call, ...]] = (adapters.segment_index, adapters.joined_segment_index, adapters.physical_states)
+
+
+@pytest.mark.parametrize("call", _RECURRENT)
+def test_state_over_a_hole_is_told_to_run_over_gathered_tokens(call: Call) -> None:
+    ids = torch.tensor([[1, 0, 1, 2]])
+    told = _refusal(call, ids)
+    assert (told.row, told.position) == (0, 1)
+    assert told.remedy == "Gather the kept tokens into one row, as gathered_states(document_ids) counts them."
+    states = adapters.gathered_states(ids)
+    assert adapters.segment_ids_from_offsets(states.cu_seqlens).tolist() == [0, 0, 1]
+
+
+def test_two_ways_out_are_told_as_two() -> None:
+    told = _refusal(lambda: adapters.require_supported_packing_contract(PackingCapabilities("flash_varlen"), xdoc=True))
+    assert "trailing_padding=True; or build a model" in told.remedy
+    adapters.require_supported_packing_contract(PackingCapabilities("flash_varlen"), xdoc=True, trailing_padding=True)
+    adapters.require_supported_packing_contract(PackingCapabilities("block_causal"), xdoc=True)
+
+
+def test_a_type_is_named_with_its_article() -> None:
+    assert (
+        _refusal(lambda: adapters.balance_rows(_PLAN, 1, cost=cast("Any", None))).message == "must be an AttentionCost"
+    )
+    assert _refusal(lambda: adapters.balance_rows(cast("Any", None), 1, cost=_COST)).message == "must be a RowPlan"
+
+
+def test_dtypes_of_strategies_are_dtypes() -> None:
+    def draw(dtype: Any) -> object:
+        return strategies.document_ids(dtypes=(dtype,))
+
+    for wrong in (np.array([1, 2]), torch.float32, "int64"):
+        told = _refusal(draw, wrong)
+        assert (told.field, told.message) == ("dtypes", "must be dtypes of integers")

@@ -20,6 +20,7 @@ from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import PhysicalFlat
 from neatpack.contracts.errors import PackingError, Problem
 from tests.adapters.batches import training_batch
+from tests.adapters.properties import listed
 
 _IDS: Final = torch.tensor([[1, 1, 2, 0], [1, 2, 2, 2]])
 _BOUNDS: Final = StaticBounds(3, 8, 4)
@@ -364,6 +365,21 @@ def test_numbers_that_no_tensor_holds_are_named(numbers: list[object], tmp_path:
     assert _refusal(adapters.load_batch, path).remedy == "Save ints of 64 bits."
 
 
+def test_what_is_no_npz_file_is_not_said_to_hold_a_pickle(tmp_path: Path) -> None:
+    path = tmp_path / "batch.npz"
+    for content in (b"", b"xx", b"\x80\x04N."):
+        path.write_bytes(content)
+        assert _refusal(adapters.load_batch, path).message == "is no npz file"
+    np.save(tmp_path / "batch.npy", np.ones(2))
+    (tmp_path / "batch.npy").rename(path)
+    told = _refusal(adapters.load_batch, path)
+    assert (told.message, told.remedy) == ("is no npz file", "Save it with `numpy.savez`, arrays of numbers only.")
+    np.savez(path, ids=np.array([None], object))
+    assert "without pickle" in _refusal(adapters.load_batch, path).message
+    np.savez(path, ids=np.ones(2))
+    assert listed(cast("Any", adapters.load_batch(path)["ids"])) == [1.0, 1.0]
+
+
 def test_what_has_no_data_cannot_be_moved() -> None:
     told = _refusal(adapters.reduce_by_document, _IDS.to("meta"), _IDS, "sum")
     assert (told.kind, told.remedy) == ("device", "Give a tensor that lies on a real device.")
@@ -426,7 +442,7 @@ def test_state_over_a_hole_is_told_to_run_over_gathered_tokens(call: Call) -> No
     assert (told.row, told.position) == (0, 1)
     assert told.remedy == "Gather the kept tokens into one row, as gathered_states(document_ids) counts them."
     states = adapters.gathered_states(ids)
-    assert adapters.segment_ids_from_offsets(states.cu_seqlens).tolist() == [0, 0, 1]
+    assert listed(adapters.segment_ids_from_offsets(states.cu_seqlens)) == [0, 0, 1]
 
 
 def test_two_ways_out_are_told_as_two() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any, Final, cast
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.masked import masked_tensor
 
 from neatpack import adapters
@@ -119,19 +122,19 @@ _OF_IDS: Final[tuple[Call, ...]] = (
 @pytest.mark.parametrize("call", _OF_IDS)
 def test_tensors_that_do_not_mix_with_plain_ones_are_told_how_to_become_plain(call: Call, spread_ids: Any) -> None:
     positions: Any = masked_tensor(torch.arange(4).expand(2, 4), torch.ones(2, 4, dtype=torch.bool))
-    for given, plain in ((spread_ids, spread_ids.full_tensor()), (positions, positions.to_tensor(0))):
-        problem = _refusal(call, given)
-        assert (problem.message, problem.value) == ("must be a plain tensor", type(given).__name__)
-        assert f"{problem.field}.{'full_tensor()' if given is spread_ids else 'to_tensor(0)'}" in problem.remedy
-        assert not adapters.is_document_ids(given)
+    for value, plain in ((spread_ids, spread_ids.full_tensor()), (positions, positions.to_tensor(0))):
+        problem = _refusal(call, value)
+        assert (problem.message, problem.value) == ("must be a plain tensor", type(value).__name__)
+        assert f"{problem.field}.{'full_tensor()' if value is spread_ids else 'to_tensor(0)'}" in problem.remedy
+        assert not adapters.is_document_ids(value)
         assert plain.shape == _IDS.shape
     call(spread_ids.full_tensor())
 
 
 def test_what_is_not_dense_is_told_how_to_become_so() -> None:
-    for given in (_IDS.to_sparse(), _IDS.to_sparse_csr()):
-        assert _refusal(adapters.gathered_flat, given).remedy == "Convert it: document_ids.to_dense()."
-        assert adapters.gathered_flat(given.to_dense()).max_seqlen == 3
+    for value in (_IDS.to_sparse(), _IDS.to_sparse_csr()):
+        assert _refusal(adapters.gathered_flat, value).remedy == "Convert it: document_ids.to_dense()."
+        assert adapters.gathered_flat(value.to_dense()).max_seqlen == 3
 
 
 def test_only_what_holds_numbers_is_to_be_converted() -> None:
@@ -141,8 +144,8 @@ def test_only_what_holds_numbers_is_to_be_converted() -> None:
         ([[1, 1, 2, 0]], convert), (_IDS.numpy(), convert), (None, "Give a tensor."), ("ids", "Give a tensor."),
         (hidden, "Give a tensor."), (adapters.as_segments, "Give a tensor."),
     ]  # fmt: skip
-    for given, remedy in told:
-        assert _refusal(adapters.scan_segments, given).remedy == remedy
+    for value, remedy in told:
+        assert _refusal(adapters.scan_segments, value).remedy == remedy
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
@@ -251,9 +254,9 @@ def test_a_count_is_told_by_what_it_is() -> None:
     def convert(longest: object) -> object:
         return adapters.convert_batch_output(_batch(**{**metadata, "max_seqlen": longest}), "thd")
 
-    for given in (torch.tensor(3), np.int64(3)):
-        assert _refusal(convert, given).remedy == "Pass int(x): kernels wait for a tensor."
-        convert(int(given))
+    for value in (torch.tensor(3), np.int64(3)):
+        assert _refusal(convert, value).remedy == "Pass int(x): kernels wait for a tensor."
+        convert(int(value))
     for other in (None, 3.5, "3", True):
         assert _refusal(convert, other).remedy == "Give the number of tokens, or leave it out."
     told = _refusal(adapters.varlen_kernel_kwargs, PhysicalFlat(_FLASH["cu_seq_lens_q"], cast("Any", None)))
@@ -466,3 +469,15 @@ def test_dtypes_of_strategies_are_dtypes() -> None:
     for wrong in (np.array([1, 2]), torch.float32, "int64"):
         told = _refusal(draw, wrong)
         assert (told.field, told.message) == ("dtypes", "must be dtypes of integers")
+
+
+@pytest.mark.parametrize("fault", strategies.BATCH_FAULTS)
+@given(data=st.data())
+def test_what_contradicts_the_ids_is_left_out_as_told(fault: strategies.BatchFault, data: st.DataObject) -> None:
+    batch: dict[str, Any] = {**data.draw(strategies.contradicting_batches(fault))}
+    ids = batch["document_ids"]
+    told = _refusal(adapters.check_agreement, ids, batch)
+    together = re.search(r"leave out all of ([\w, ]+), or derive", told.remedy)
+    for name in together[1].split(", ") if together else [told.field]:
+        batch.pop(name, None)
+    adapters.check_agreement(ids, batch)

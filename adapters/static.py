@@ -72,7 +72,8 @@ def static_gathered_flat(
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
         bounds: segments of the batch and tokens of a document.
         tail: what follows the last document. The indices of places that were left out follow those of the tokens, so
-            that a gather by them, and a scatter back, is a permutation; "empty" puts them in no document.
+            that a gather by them, and a scatter back, is a permutation; "empty" puts them in no document. A tail for
+            which no segments are left is told at the last place.
 
     Returns:
         `token_indices` is `[batch * sequence]`, `cu_seqlens` `[bounds.segments + 1]`, and `max_seqlen` the bound.

@@ -141,12 +141,10 @@ class RowPlan:
         """
         entries = read_state(state, RowPlanState, "RowPlan", _VERSION)
         lengths, documents = read_numbers(entries, "lengths"), read_numbers(entries, "documents")
-        if documents.size and not 0 <= documents.min() <= documents.max() < lengths.size:
-            raise PlanError(Problem("documents", f"must be below {lengths.size}", "value", remedy=STATE_REMEDY))
+        _require_indices("documents", documents, lengths.size)
         starts, stops = np.zeros_like(documents), lengths[documents]
         cut = read_numbers(entries, "cut", shape=(3,))
-        if cut.size and not 0 <= cut[:, 0].min() <= cut[:, 0].max() < documents.size:
-            raise PlanError(Problem("cut", f"must name pieces below {documents.size}", "value", remedy=STATE_REMEDY))
+        _require_indices("cut", cut[:, 0], documents.size)
         starts[cut[:, 0]], stops[cut[:, 0]] = cut[:, 1], cut[:, 2]
         capacity = require_count(entries["capacity"], "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
         dropped = tuple(Piece(*piece) for piece in read_numbers(entries, "dropped", shape=(3,)).tolist())
@@ -256,6 +254,14 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
     view: Integers = array.astype(np.int64, copy=False)[:]
     view.flags.writeable = False
     return view
+
+
+def _require_indices(field: str, numbers: Integers, count: int) -> None:
+    """Raise where a number of a saved plan is no index of so many entries."""
+    wrong = numbers[(numbers < 0) | (numbers >= count)]
+    if wrong.size:
+        message = f"must be from 0 to {count - 1}"
+        raise PlanError(Problem(field, message, "value", value=int(wrong[0]), remedy=STATE_REMEDY))
 
 
 def _is_piece(item: object) -> TypeIs[Piece]:

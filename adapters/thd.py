@@ -9,7 +9,7 @@ from torch import Tensor
 from neatpack.adapters.arguments import INT32_MAX, require_count, require_instance, require_places, require_readable
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents
-from neatpack.adapters.offsets import offsets_of
+from neatpack.adapters.offsets import offsets_of, wrong_offset
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.encodings import THDFlat, THDLengths, parse_thd_flat, parse_thd_lengths
@@ -159,8 +159,8 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
         bool `[total_tokens]`.
 
     Raises:
-        EncodingError: offsets do not start at 0, a document has more tokens than its slot, or the slots go beyond
-            `total_tokens`.
+        EncodingError: offsets do not start at 0, or fall, a document has more tokens than its slot, or the slots go
+            beyond `total_tokens`.
 
     Example:
         >>> real_places(thd_flat(torch.tensor([[1, 1, 1, 0, 2, 2]]))).int().tolist()
@@ -169,7 +169,7 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     require_thd_flat(flat)
     require_readable(cu_seqlens=flat.cu_seqlens, cu_seqlens_padded=flat.cu_seqlens_padded)
     offsets, slots = (array.astype(np.int64) for array in read_together(flat.cu_seqlens, flat.cu_seqlens_padded))
-    _require_starts(cu_seqlens=offsets, cu_seqlens_padded=slots)
+    _require_rising(cu_seqlens=offsets, cu_seqlens_padded=slots)
     real, padded = np.diff(offsets), np.diff(slots)
     remedy = "Give the places of the stream, or None for flat.total_tokens."
     total = require_count(flat.total_tokens if total_tokens is None else total_tokens, "total_tokens", remedy)
@@ -192,12 +192,13 @@ def _flat(real: Integers, padded: Integers, device: torch.device) -> THDFlat[Ten
     )
 
 
-def _require_starts(**offsets: Integers) -> None:
+def _require_rising(**offsets: Integers) -> None:
     for field, values in offsets.items():
-        if values[:1].tolist() != [0]:
-            remedy = "Give offsets as thd_flat does, from 0 on."
-            value = values[0] if values.size else None
-            raise EncodingError(Problem(field, "must start at 0", "value", position=0, value=value, remedy=remedy))
+        position = wrong_offset(values, int(values[-1]) if values.size else 0)
+        if position is not None:
+            message, remedy = "must start at 0 and never fall", "Give offsets as thd_flat does, from 0 on."
+            value = int(values[position]) if values.size else None
+            raise EncodingError(Problem(field, message, "value", position=position, value=value, remedy=remedy))
 
 
 def require_thd_flat(flat: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -481,3 +482,38 @@ def test_what_contradicts_the_ids_is_left_out_as_told(fault: strategies.BatchFau
     for name in together[1].split(", ") if together else [told.field]:
         batch.pop(name, None)
     adapters.check_agreement(ids, batch)
+
+
+def test_rows_that_are_carried_twice_are_not_said_to_be_dealt() -> None:
+    plan = adapters.plan_rows([4, 4, 4], 4)
+    for carried, field in (((1, 1), "carried"), ((0,), "steps"), ((), "steps")):
+        steps = np.array([[[0]], [[2]]] if carried else [[[0]], [[0]]])
+        told = _refusal(RankPlan, plan, _COST, steps, carried)
+        assert (told.field, told.value) == (field, carried[0] if carried else 0)
+    assert RankPlan(plan, _COST, np.array([[[0]], [[2]]]), (1,)).carried == (1,)
+
+
+def test_a_step_of_padding_is_named() -> None:
+    told = _refusal(RankPlan, _PLAN, _COST, np.array([[[0]], [[-1]]]))
+    assert told.message == "step 1 is nothing but padding"
+
+
+@pytest.mark.parametrize(("name", "index"), [("documents", 0), ("cut", 0)])
+@pytest.mark.parametrize("wrong", [-1, 9])
+def test_numbers_of_a_saved_plan_are_told_as_they_are(name: str, index: int, wrong: int) -> None:
+    state: dict[str, Any] = {**adapters.plan_rows([7], 5, overlong="split").state()}
+    entries = np.array(state[name])
+    entries.reshape(len(entries), -1)[index, 0] = wrong
+    told = _refusal(RowPlan.from_state, {**state, name: entries.tolist()})
+    assert (told.field, told.value) == (name, wrong)
+    assert told.message.startswith("must be from 0 to ")
+
+
+def test_offsets_that_fall_are_not_said_to_be_too_long() -> None:
+    flat = adapters.thd_flat(_IDS)
+    for name in ("cu_seqlens", "cu_seqlens_padded"):
+        offsets = getattr(flat, name).clone()
+        offsets[2] = 1
+        told = _refusal(adapters.real_places, dataclasses.replace(flat, **{name: offsets}))
+        assert (told.field, told.message) == (name, "must start at 0 and never fall")
+        assert (told.position, told.value) == (2, 1)

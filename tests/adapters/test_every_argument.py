@@ -284,6 +284,7 @@ def _refused_or_answered(function: Callable[..., object], arguments: Mapping[str
     given = {name: dict(cast("Any", each)) if isinstance(each, dict) else each for name, each in arguments.items()}
     problems = _problems(function, given)
     assert all(problem.field and problem.message and problem.remedy.endswith(".") for problem in problems)
+    assert all(str(problem).endswith(problem.remedy) for problem in problems)
     if problems:  # Who is refused finds everything as it was.
         left: dict[str, Any] = {name: given[name] for name in before}
         assert {name: list(entries) for name, entries in left.items()} == {

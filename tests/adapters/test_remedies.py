@@ -503,7 +503,7 @@ def test_a_step_of_padding_is_named() -> None:
 def test_numbers_of_a_saved_plan_are_told_as_they_are(name: str, index: int, wrong: int) -> None:
     state: dict[str, Any] = {**adapters.plan_rows([7], 5, overlong="split").state()}
     entries = np.array(state[name])
-    entries.reshape(len(entries), -1)[index, 0] = wrong
+    entries[(index, 0)[: entries.ndim]] = wrong
     told = _refusal(RowPlan.from_state, {**state, name: entries.tolist()})
     assert (told.field, told.value) == (name, wrong)
     assert told.message.startswith("must be from 0 to ")

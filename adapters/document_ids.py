@@ -113,7 +113,7 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(position_ids, dtype=torch.bool) if padding_mask is None else padding_mask
-    positions, padding = read_together(position_ids, mask)
+    positions, padding = read_together(position_ids, mask, field="position_ids")
     kept = padding == 0
     for message, wrong in {"negative position": positions < 0, "position past int64": positions > INT64_MAX}.items():
         if (kept & wrong).any():

@@ -35,23 +35,23 @@ def read_on_host(tensor: Tensor, field: str = "tensor") -> npt.NDArray[Any]:
         raise _no_values(field) from error
 
 
-def read_together(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
+def read_together(*tensors: Tensor, field: str = "tensor") -> Sequence[npt.NDArray[Any]]:
     """Give integer or bool tensors as arrays of their dtypes: without a copy on the CPU, in one read from each device.
 
     Raises:
-        EncodingError: as `read_on_host`.
+        EncodingError: as `read_on_host`; `field` is what the first is called, beside which the others came.
     """
     if len(tensors) == 1 or all(map(_lies_on_host, tensors)):
-        return [read_on_host(tensor) for tensor in tensors]
+        return [read_on_host(tensor, field) for tensor in tensors]
     together: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         together.setdefault(tensor.device, []).append(tensor)
-    read = {device: iter(_read_joined(own)) for device, own in together.items()}
+    read = {device: iter(_read_joined(own, field)) for device, own in together.items()}
     return [next(read[tensor.device]) for tensor in tensors]
 
 
-def _read_joined(tensors: Sequence[Tensor]) -> Sequence[npt.NDArray[Any]]:
-    joined = read_on_host(torch.cat([tensor.reshape(-1).to(torch.int64) for tensor in tensors]))
+def _read_joined(tensors: Sequence[Tensor], field: str) -> Sequence[npt.NDArray[Any]]:
+    joined = read_on_host(torch.cat([tensor.reshape(-1).to(torch.int64) for tensor in tensors]), field)
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
     return [
         # Joined as int64, values past it keep their bits.

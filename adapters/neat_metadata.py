@@ -188,7 +188,7 @@ def _flattened(
     if problems:
         raise EncodingError(*problems)
     batch_size, sequence_length = int(batch_size), int(sequence_length)
-    indices, offsets = read_together(packed_token_indices, cu_seqlens)
+    indices, offsets = read_together(packed_token_indices, cu_seqlens, field="packed_token_indices")
     if indices.ndim == 1:
         _require_flat(indices, offsets, batch_size, sequence_length)
         return indices, offsets

@@ -226,7 +226,7 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
     problems = _kwargs_problems(offsets_q, offsets_k, padding_mask)
     if problems:
         raise EncodingError(*problems)
-    bounds, other, mask = read_together(offsets_q, offsets_k, padding_mask)
+    bounds, other, mask = read_together(offsets_q, offsets_k, padding_mask, field="cu_seq_lens_q")
     (differ,) = (bounds != other).nonzero()
     if differ.size:
         position, value = int(differ[0]), int(other[differ[0]])

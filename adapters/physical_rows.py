@@ -92,7 +92,7 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
     problems = device_problems(rows.max_seqlen, rows.cu_seqlens.device, "max_seqlen", "cu_seqlens lies")
     if problems:
         raise EncodingError(*problems)
-    offsets, longest, mask = read_together(rows.cu_seqlens, rows.max_seqlen, padding_mask)
+    offsets, longest, mask = read_together(rows.cu_seqlens, rows.max_seqlen, padding_mask, field="cu_seqlens")
     batch, sequence = padding_mask.shape
     _require_covering(offsets, sequence)
     row, place = np.nonzero(np.diff(offsets, axis=1))

@@ -225,7 +225,7 @@ def _read_index(seq_idx: Tensor, padding_mask: Tensor | None) -> tuple[npt.NDArr
     problems = problems or same_place_problems(padding_mask, seq_idx, "padding_mask", "seq_idx")
     if problems:
         raise EncodingError(*problems)
-    numbers, padding = read_together(seq_idx, padding_mask)
+    numbers, padding = read_together(seq_idx, padding_mask, field="seq_idx")
     unused = numbers < 0
     wrong = padding != unused
     if not unused.any():

@@ -168,7 +168,8 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     """
     require_thd_flat(flat)
     require_readable(cu_seqlens=flat.cu_seqlens, cu_seqlens_padded=flat.cu_seqlens_padded)
-    offsets, slots = (array.astype(np.int64) for array in read_together(flat.cu_seqlens, flat.cu_seqlens_padded))
+    read = read_together(flat.cu_seqlens, flat.cu_seqlens_padded, field="cu_seqlens")
+    offsets, slots = (array.astype(np.int64) for array in read)
     _require_rising(cu_seqlens=offsets, cu_seqlens_padded=slots)
     real, padded = np.diff(offsets), np.diff(slots)
     remedy = "Give the places of the stream, or None for flat.total_tokens."
@@ -224,7 +225,7 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     if not columns:
         remedy = "Give one column at least: -1000 where a row has no document."
         raise EncodingError(Problem("seq_lens", "has no column", "shape", value=(batch, 0), remedy=remedy))
-    real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded)
+    real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded, field="seq_lens")
     unused = real < 0
     differ = np.argwhere(unused != (padded < 0))
     if differ.size:

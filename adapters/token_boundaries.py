@@ -86,7 +86,7 @@ def document_ids_from_tokens(
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(input_ids, dtype=torch.bool) if padding_mask is None else padding_mask
-    tokens, padding = read_together(input_ids, mask)
+    tokens, padding = read_together(input_ids, mask, field="input_ids")
     kept = padding == 0
     ends, opens = (kept & np.any([tokens == token for token in own], axis=0) for own in (eos, bos))
     if pad_token_id is not None and pad_token_id not in (*eos, *bos):

@@ -231,7 +231,7 @@ def _read_places(places: object, shape: tuple[int, int], device: torch.device) -
         raise BatchError(Problem("input_ids", "has no place to take", "shape", value=shape, remedy=remedy))
     if places.device != device or device.type == "meta":
         raise BatchError(problem("must lie where input_ids lies, with data", "device", value=places.device))
-    read = read_on_host(places)
+    read = read_on_host(places, "places")
     wrong = np.argwhere((read < -1) | (read >= shape[1]))
     if wrong.size:
         row, position = (int(axis) for axis in wrong[0])

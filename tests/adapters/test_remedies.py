@@ -21,7 +21,7 @@ from torch.masked import masked_tensor
 from neatpack import adapters
 from neatpack.adapters import AttentionCost, Piece, RankPlan, RowPlan, StaticBounds, strategies
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.encodings import PhysicalFlat
+from neatpack.contracts.encodings import PhysicalFlat, SegmentIndex, THDLengths
 from neatpack.contracts.errors import PackingError, Problem
 from tests.adapters.batches import training_batch
 from tests.adapters.properties import listed
@@ -395,6 +395,13 @@ def test_what_is_read_in_a_graph_is_named() -> None:
         "attention_mask": adapters.get_seqlens_in_batch,
         "cu_seqlens": lambda ids: adapters.segment_ids_from_offsets(ids[0]),
         "position_ids": adapters.physical_offsets_from_positions,
+        "packed_token_indices": lambda ids: adapters.document_ids_from_metadata(ids, ids),
+        "input_ids": lambda ids: adapters.document_ids_from_tokens(ids, eos_token_id=1),
+        "seq_idx": lambda ids: adapters.document_ids_from_segment_index(SegmentIndex(ids.int()), ids == 0),
+        "seq_lens": lambda ids: adapters.document_ids_from_thd_lengths(THDLengths(ids, ids), 4),
+        "attention_document_ids": lambda ids: adapters.mask_labels(ids, ids, "model", document_ids=ids.clone()),
+        "ids": lambda ids: adapters.check_agreement(ids, {"seq_idx": ids}, field="ids"),
+        "places": lambda ids: adapters.take_places(_batch(input_ids=ids), ids),
     }
     for field, call in calls.items():
         told = _refusal(torch.func.functionalize(call), _IDS)

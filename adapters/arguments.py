@@ -174,6 +174,8 @@ def require_choice(
         raise error(Problem(field, "is no such choice", "value", value=repr(value), remedy=remedy))
 
 
+_STRIDED: Final = torch.strided
+
 _REMEDIES_BY_TYPE: Final = {
     "DTensor": "Give what this rank is to work on: {field}.to_local(), or {field}.full_tensor().",
     "MaskedTensor": "Say what stands where it is masked: {field}.to_tensor(0).",
@@ -195,7 +197,7 @@ def tensor_problems(value: object, field: str, *, data: bool = True) -> list[Pro
         listed = isinstance(value, (list, tuple, np.ndarray)) and not hides
         remedy = "Convert it: torch.tensor(...)." if listed else "Give a tensor."
         return [Problem(field, "must be a torch.Tensor", "type", value=found, remedy=remedy)]
-    if value.is_nested or value.layout is not torch.strided or value.is_quantized:
+    if value.is_nested or value.layout is not _STRIDED or value.is_quantized:
         sort = "nested" if value.is_nested else value.dtype if value.is_quantized else value.layout
         remedy = "Pad its rows to one length." if value.is_nested else f"Convert it: {field}.to_dense()."
         if value.is_quantized:

@@ -652,6 +652,11 @@ def without_its_tail(original: Callable[..., Any], ids: object, bounds: object, 
     return original(ids, bounds, "empty")
 
 
+def told_where_a_place_is_left_out(original: Callable[..., Any], mark: Tensor, sides: tuple[int, int]) -> Any:
+    """Tell a tail that does not fit at every place, ahead of what the ids did wrong."""
+    return mark.expand(sides[0] + 1) if mark.dtype == torch.bool else original(mark, sides)
+
+
 def of_another_scan(original: Callable[..., Any], ids: Any, bounds: object) -> Any:
     """Take all tokens of a scan that was given for those of one document."""
     scan = original(ids, bounds)

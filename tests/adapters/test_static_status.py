@@ -48,6 +48,24 @@ def test_the_first_fault_is_told_alike_by_all(rows: Rows, data: st.DataObject) -
         require_first_fault(name, rows, documents, longest)
 
 
+@settings(max_examples=200)
+@holds_for(rows=MALFORMED, segments=st.integers(1, 9), longest=st.integers(1, 6))
+def test_a_tail_hides_no_fault(rows: Rows, segments: int, longest: int) -> None:
+    """Whatever the ids did wrong is told, whether places that were left out find segments or not."""
+    bounds = StaticBounds(9, segments, longest)
+    without, status = (static.static_gathered_flat(tensor(rows), bounds, tail)[1] for tail in ("empty", "padding"))
+    if int(without[0]) != StaticRule.VALID:
+        assert status.tolist() == without.tolist()
+    else:
+        rest = sum(number == 0 for row in rows for number in row)
+        documents = sum(len(set(row) - {0}) for row in rows)
+        assert is_no_room(status) == (documents + -(-rest // longest) > segments)
+
+
+def is_no_room(status: Tensor) -> bool:
+    return status[0].item() == StaticRule.TOO_MANY_SEGMENTS
+
+
 @pytest.mark.parametrize("name", EXPRESSED)
 def test_the_first_fault_of_every_short_row_is_told(name: str) -> None:
     for row in itertools.product((0, 1, 2, -1), repeat=4):

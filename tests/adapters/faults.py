@@ -140,8 +140,8 @@ def last_document_lost(found: Documents) -> Documents:
 def written_in_place(original: Callable[..., Sequence[npt.NDArray[Any]]]) -> Callable[..., object]:
     """Write to what was read, which on the CPU is the caller's tensor."""
 
-    def planted(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
-        arrays = original(*tensors)
+    def planted(*tensors: Tensor, **field: str) -> Sequence[npt.NDArray[Any]]:
+        arrays = original(*tensors, **field)
         arrays[0][...] = np.where(arrays[0] == 0, 0, 1)
         return arrays
 

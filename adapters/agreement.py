@@ -130,7 +130,7 @@ def scan_agreeing(
     require_ids_form(document_ids, field)
     require_instance(given, Mapping, "given", "Give entries of a batch, or arguments of a call, by name.")
     tensors = _readable(document_ids, given)
-    ids, *others = read_together(document_ids, *tensors.values())
+    ids, *others = read_together(document_ids, *tensors.values(), field=field)
     segments = scan_array(ids, document_ids.device, field)
     arrays = dict(zip(tensors, others, strict=True))
     if given.get("document_ids") is document_ids:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neatpack.adapters.arguments import INTEGER_DTYPES, require_instance, tensor_problems
 from neatpack.adapters.boundary_fields import FLASH_FIELDS, LENGTH_FIELDS, METADATA_FIELDS
-from neatpack.adapters.disagreement import Array, disagreement, raise_first
+from neatpack.adapters.disagreement import LEAVE_OUT, Array, disagreement, raise_first
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.host_arrays import Integers
 from neatpack.adapters.neat_metadata import gathered_rows
@@ -160,7 +160,7 @@ def _require_stream(field: str, offsets: Tensor) -> None:
 
 def _wrong(field: str, message: str, offsets: Array, position: int) -> EncodingError:
     value = next(iter(offsets[position:].tolist()), None)
-    return disagreement(field, message, "disagreement", value, position=position)
+    return EncodingError(Problem(field, message, "disagreement", None, position, value, LEAVE_OUT))
 
 
 def _first_wrong(offsets: Array, segments: Segments) -> int:

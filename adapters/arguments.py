@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any, Final, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -61,14 +62,26 @@ the group.
 
 
 def shown(value: object) -> object:
-    """Give what an error shows of a value that is no int: words in quotes, since "2" reads as 2."""
-    return repr(value) if isinstance(value, str) else value
+    """Give what an error shows of a value that is no number: words in quotes, since "2" reads as 2, as arrays do."""
+    return repr(cast("object", value)) if isinstance(value, (str, np.ndarray)) else value
 
 
 def int_remedy(value: object, remedy: str) -> str:
-    """Give the way out where `value` is no int: of a tensor or array of one number its item, and else `remedy`."""
-    single = isinstance(value, (Tensor, np.ndarray)) and cast("Tensor", value).ndim == 0
-    return "Give a Python int: value.item()." if single else remedy
+    """Give the way out where `value` is no int: of a tensor or array of one int its item, and else `remedy`."""
+    return "Give a Python int: value.item()." if _holds_one(value, "iu") else remedy
+
+
+def number_remedy(value: object, remedy: str) -> str:
+    """Give the way out where `value` is no number: of a tensor or array of one number its item, and else `remedy`."""
+    return "Give a Python number: value.item()." if _holds_one(value, "iuf") else remedy
+
+
+def _holds_one(value: object, kinds: str) -> bool:
+    """Tell whether a tensor or array has no dimension, and holds one of these kinds, which numpy names by letters."""
+    if isinstance(value, Tensor):
+        is_float = value.is_floating_point() and "f" in kinds
+        return value.ndim == 0 and (is_float or value.dtype in INTEGER_DTYPES)
+    return isinstance(value, np.ndarray) and value.ndim == 0 and cast("npt.NDArray[Any]", value).dtype.kind in kinds
 
 
 def require_places(batch: int, sequence_length: int) -> None:
@@ -116,7 +129,8 @@ def require_instance(
         names = [each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,))]
         name = type(value).__name__
         found = f"{type(value).__module__}.{name}" if name in names else name
-        raise error(Problem(field, f"must be a {' or '.join(names)}", "type", value=found, remedy=remedy))
+        article = "an" if names[0].startswith("A") else "a"
+        raise error(Problem(field, f"must be {article} {' or '.join(names)}", "type", value=found, remedy=remedy))
 
 
 def require_list(value: object, field: str, remedy: str) -> None:
@@ -160,6 +174,15 @@ def require_choice(
         raise error(Problem(field, "is no such choice", "value", value=repr(value), remedy=remedy))
 
 
+_STRIDED: Final = torch.strided
+
+_REMEDIES_BY_TYPE: Final = {
+    "DTensor": "Give what this rank is to work on: {field}.to_local(), or {field}.full_tensor().",
+    "MaskedTensor": "Say what stands where it is masked: {field}.to_tensor(0).",
+}
+"""Of subclasses of torch's own that do not mix with plain tensors, by name, so that none need be imported."""
+
+
 def tensor_problems(value: object, field: str, *, data: bool = True) -> list[Problem]:
     """List what keeps a value from being a torch tensor whose values can be looked at.
 
@@ -169,12 +192,20 @@ def tensor_problems(value: object, field: str, *, data: bool = True) -> list[Pro
         data: whether a tensor without data, on the meta device, is refused as well.
     """
     if not isinstance(value, Tensor):
-        remedy = "Convert it: torch.tensor(...)."
-        return [Problem(field, "must be a torch.Tensor", "type", value=type(value).__name__, remedy=remedy)]
-    if value.is_nested or value.layout is not torch.strided or value.is_quantized:
+        found = type(value).__name__
+        hides = isinstance(value, np.ma.MaskedArray)
+        listed = isinstance(value, (list, tuple, np.ndarray)) and not hides
+        remedy = "Convert it: torch.tensor(...)." if listed else "Give a tensor."
+        return [Problem(field, "must be a torch.Tensor", "type", value=found, remedy=remedy)]
+    if value.is_nested or value.layout is not _STRIDED or value.is_quantized:
         sort = "nested" if value.is_nested else value.dtype if value.is_quantized else value.layout
-        remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
+        remedy = "Pad its rows to one length." if value.is_nested else f"Convert it: {field}.to_dense()."
+        if value.is_quantized:
+            remedy = f"Convert it: {field}.dequantize()."
         return [Problem(field, "must be a dense tensor", "type", value=sort, remedy=remedy)]
+    if type(value) is not Tensor and (found := type(value).__name__) in _REMEDIES_BY_TYPE:
+        remedy = _REMEDIES_BY_TYPE[found].format(field=field)
+        return [Problem(field, "must be a plain tensor", "type", value=found, remedy=remedy)]
     if data and value.is_meta:
         remedy = "Give a tensor that lies on a real device."
         return [Problem(field, "is a meta tensor, without data", "device", value="meta", remedy=remedy)]

@@ -9,7 +9,14 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import is_number, require_count, require_instance, require_unmasked
+from neatpack.adapters.arguments import (
+    is_number,
+    number_remedy,
+    require_count,
+    require_instance,
+    require_unmasked,
+    shown,
+)
 from neatpack.adapters.host_arrays import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
@@ -43,9 +50,9 @@ class AttentionCost:
         for name, value in values.items():
             number = _as_float(value)
             if number != 0 and not _EXTREMES[0] <= number <= _EXTREMES[1]:
-                remedy = "Give a cost per token, or take AttentionCost.of_model."
+                remedy = number_remedy(value, "Give a cost per token, or take AttentionCost.of_model.")
                 message = "must be 0, or a number from 2 ** -256 to 2 ** 256"
-                raise PlanError(Problem(name, message, "value", value=value, remedy=remedy))
+                raise PlanError(Problem(name, message, "value", value=shown(value), remedy=remedy))
             object.__setattr__(self, name, number)
         if self.linear == self.quadratic == 0:
             message = "and quadratic are both 0: nothing costs anything"
@@ -84,10 +91,11 @@ class AttentionCost:
         """
         require_instance(lengths, np.ndarray, "lengths", "Convert them: numpy.array(...).", error=PlanError)
         require_unmasked(lengths, "lengths")
+        lengths = np.asarray(lengths)  # Of a matrix, products would be those of matrices.
         integral = lengths.dtype.kind in "iu"
         if not integral or lengths.min(initial=0) < 0:
             found = lengths.min() if integral else lengths.dtype
-            remedy = "Give the tokens of each row."
+            remedy = "Give the tokens of each document."
             raise PlanError(Problem("lengths", "must be integers, 0 or above", "value", value=found, remedy=remedy))
         tokens = lengths.astype(np.float64)
         return self.linear * tokens + self.quadratic * tokens * tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Final, cast
 
@@ -19,15 +20,17 @@ FIELD_RULES: Final = field_axes(TrainingBatch)
 
 
 def require_batch(batch: object) -> None:
-    """Raise unless a batch is a mapping whose entries can be replaced.
+    """Raise unless a batch is a mapping whose entries can be replaced, and taken out for good.
 
     Raises:
         BatchError: it is something else.
     """
-    if not isinstance(batch, MutableMapping):
-        message = "must be a mapping whose entries can be replaced"
+    found = type(batch).__name__
+    # What is taken out of the first map of a ChainMap comes to light in the others.
+    if not isinstance(batch, MutableMapping) or isinstance(batch, ChainMap):
+        message = "must be a mapping whose entries can be replaced and taken out"
         remedy = "Pass a dict; of another mapping, dict(batch)."
-        raise BatchError(Problem("batch", message, "type", value=type(batch).__name__, remedy=remedy))
+        raise BatchError(Problem("batch", message, "type", value=found, remedy=remedy))
 
 
 def entries(batch: TrainingBatch[Tensor]) -> Mapping[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
+from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -101,7 +102,10 @@ def _read_numpy(path: Path) -> object:
         raise
     except Exception as error:  # Of a broken file, numpy and the codecs of zip files raise anything.
         remedy = "Save it with `numpy.savez`, arrays of numbers only."
-        raise _error(path, f"cannot be read without pickle ({error})", "unsupported", remedy) from error
+        # Whatever is no zip file, numpy takes for a pickle.
+        other = not isinstance(error, OSError) and not is_zipfile(path)
+        message = "is no npz file" if other else f"cannot be read without pickle ({error})"
+        raise _error(path, message, "unsupported", remedy) from error
 
 
 def _read_json(path: Path) -> object:
@@ -141,8 +145,9 @@ def _from_lists(path: Path, name: str, lists: object) -> npt.NDArray[Any]:
     kinds = set(map(type, leaves))
     if bool in kinds and kinds != {bool}:
         raise _error(path, f"{name} holds bools beside others", "type", "Save lists of one kind.")
-    if kinds == {int} and array.dtype.kind == "f":
-        if min(cast("list[int]", leaves)) < 0:
+    if kinds == {int} and array.dtype.kind in "fO":
+        numbers = cast("list[int]", leaves)
+        if min(numbers) < 0 or max(numbers) >= 2**64:
             raise _error(path, f"{name} holds ints that no tensor holds together", "value", "Save ints of 64 bits.")
         return np.array(lists, np.uint64)
     return array

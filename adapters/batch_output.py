@@ -66,7 +66,10 @@ def convert_batch_output(
     if padded_documents:
         require_padding_after_documents(segments, field)
     else:
-        remedy = "Keep it at the end of the row; where documents are padded one by one, say padded_documents=True."
+        remedy = (
+            "Keep it at the end of the row, where pad_documents(batch, 1) moves it; where documents are padded one by "
+            "one, say padded_documents=True."
+        )
         require_trailing_padding(segments, field, remedy)
     empty = np.flatnonzero(segments.documents.counts == 0)
     if empty.size:

@@ -14,6 +14,9 @@ IDS: Final = (*ATTENTION_IDS, "document_ids")
 TOKEN_FIELDS: Final = (*IDS, "seq_idx", "padding_mask", "position_ids", "attention_mask")
 FLASH_FIELDS: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 METADATA_FIELDS: Final = ("packed_token_indices", "cu_seqlens", "max_seqlen")
+READ_TOGETHER: Final = (FLASH_FIELDS, METADATA_FIELDS)
+"""Entries that say nothing one without the others."""
+
 LENGTH_FIELDS: Final = ("seq_lens", "seq_lens_padded")
 
 KERNEL_FIELDS: Final = frozenset(

@@ -14,6 +14,7 @@ from torch import Tensor
 from neatpack.adapters.arguments import (
     INT32_MAX,
     INTEGER_DTYPES,
+    int_remedy,
     is_integer,
     require_instance,
     require_list,
@@ -185,12 +186,12 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
         for place, row in enumerate(cast("Sequence[object]", rows)):
             if not is_integer(row) or not PADDING_ROW <= cast("int", row) < len(plan):
                 message = f"must be a row of the plan, below {len(plan)}, or {PADDING_ROW} for padding alone"
-                remedy = "Give indices of rows of the plan."
+                remedy = int_remedy(row, "Give indices of rows of the plan.")
                 raise PlanError(Problem("rows", message, "value", place, value=shown(row), remedy=remedy))
         numbers = np.array([int(row) for row in rows], np.int64)
     places = numbers.size * plan.capacity
     if not 0 < places <= INT32_MAX:
-        remedy = "Give rows of the plan by parts: rows=range(start, stop)."
+        remedy = "Give rows of the plan by parts: rows=range(start, stop)." if places else "Give one row at least."
         raise PlanError(Problem("rows", f"must be from 1 to {INT32_MAX} places", "shape", value=places, remedy=remedy))
     return numbers
 
@@ -218,7 +219,7 @@ def _document_problems(documents: Mapping[int, object], lengths: Mapping[int, in
             )
         elif document.dtype == torch.uint64 and not document.is_meta and bool((document.view(torch.int64) < 0).any()):
             message = "has a token past int64, which batches hold"
-            remedy = "Give ids of tokens: document.long()."
+            remedy = "Give the ids that the tokenizer gave: no vocabulary is so large."
             problems.append(Problem("documents", message, "value", value=document.dtype, document=index, remedy=remedy))
         else:
             devices.setdefault(document.device, index)

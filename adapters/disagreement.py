@@ -7,11 +7,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from neatpack.adapters.boundary_fields import READ_TOGETHER
 from neatpack.contracts.errors import EncodingError, Problem, ProblemKind
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_REMEDY: Final = "Boundaries come from the document ids alone: leave this out, or derive both from the same ids."
+_ONE_TRUTH: Final = "Boundaries come from the document ids alone:"
+LEAVE_OUT: Final = f"{_ONE_TRUTH} leave this out, or derive both from the same ids."
 
 
 def raise_first(name: str, wrong: npt.NDArray[np.bool_], values: Array | None, message: str) -> None:
@@ -35,5 +37,7 @@ def disagreement(
     row: int | None = None,
     position: int | None = None,
 ) -> EncodingError:
-    """Make the error; the way out is the same for all."""
-    return EncodingError(Problem(name, message, kind, row, position, value, _REMEDY))
+    """Make the error; the way out is the same for all, but for entries that are not read one without the others."""
+    together = next((names for names in READ_TOGETHER if name in names), ())
+    of_all = f"{_ONE_TRUTH} leave out all of {', '.join(together)}, or derive them of these ids."
+    return EncodingError(Problem(name, message, kind, row, position, value, of_all if together else LEAVE_OUT))

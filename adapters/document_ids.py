@@ -113,7 +113,7 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(position_ids, dtype=torch.bool) if padding_mask is None else padding_mask
-    positions, padding = read_together(position_ids, mask)
+    positions, padding = read_together(position_ids, mask, field="position_ids")
     kept = padding == 0
     for message, wrong in {"negative position": positions < 0, "position past int64": positions > INT64_MAX}.items():
         if (kept & wrong).any():
@@ -167,12 +167,12 @@ def document_ids_from_lengths(lengths: Sequence[Sequence[int]], sequence_length:
 
 
 def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> list[Problem]:
-    if not isinstance(cast("object", lengths), Sequence) or not lengths:
+    if not _is_list(lengths) or not lengths:
         remedy = "Give a list of lengths for each row, and at least one row."
         return [Problem("lengths", "must be rows of lengths", "type", value=type(lengths).__name__, remedy=remedy)]
     problems: list[Problem] = []
     for row, row_lengths in enumerate(lengths):
-        if not isinstance(cast("object", row_lengths), Sequence):
+        if not _is_list(row_lengths):
             remedy = "Give a list of lengths for each row."
             found = type(row_lengths).__name__
             problems.append(Problem("lengths", "must be rows of lengths", "type", row, value=found, remedy=remedy))
@@ -188,3 +188,7 @@ def _length_problems(lengths: Sequence[Sequence[int]], sequence_length: int) -> 
             message = f"documents of the row need more than {sequence_length} places"
             problems.append(Problem("lengths", message, "value", row, value=places, remedy=remedy))
     return problems
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -19,38 +19,39 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 _CPU: Final = torch.device("cpu")
 
 
-def read_on_host(tensor: Tensor) -> npt.NDArray[Any]:
+def read_on_host(tensor: Tensor, field: str = "tensor") -> npt.NDArray[Any]:
     """Give a tensor as an array: without a copy on the CPU, in one read from a device.
 
     Raises:
-        EncodingError: torch compiles or transforms the code that asks, so that there are no values yet.
+        EncodingError: torch compiles or transforms the code that asks, so that there are no values yet; it calls the
+            tensor `field`.
     """
     if is_dynamo_compiling() or _is_recorded(tensor):
-        raise _no_values()  # In a graph: call this before it, or take the static_* function.
+        raise _no_values(field)  # In a graph: call this before it, or take the static_* function.
     host = tensor if tensor.is_cpu else tensor.cpu()
     try:
         return host.numpy()
     except RuntimeError as error:
-        raise _no_values() from error
+        raise _no_values(field) from error
 
 
-def read_together(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
+def read_together(*tensors: Tensor, field: str = "tensor") -> Sequence[npt.NDArray[Any]]:
     """Give integer or bool tensors as arrays of their dtypes: without a copy on the CPU, in one read from each device.
 
     Raises:
-        EncodingError: as `read_on_host`.
+        EncodingError: as `read_on_host`; `field` is what the first is called, beside which the others came.
     """
     if len(tensors) == 1 or all(map(_lies_on_host, tensors)):
-        return [read_on_host(tensor) for tensor in tensors]
+        return [read_on_host(tensor, field) for tensor in tensors]
     together: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         together.setdefault(tensor.device, []).append(tensor)
-    read = {device: iter(_read_joined(own)) for device, own in together.items()}
+    read = {device: iter(_read_joined(own, field)) for device, own in together.items()}
     return [next(read[tensor.device]) for tensor in tensors]
 
 
-def _read_joined(tensors: Sequence[Tensor]) -> Sequence[npt.NDArray[Any]]:
-    joined = read_on_host(torch.cat([tensor.reshape(-1).to(torch.int64) for tensor in tensors]))
+def _read_joined(tensors: Sequence[Tensor], field: str) -> Sequence[npt.NDArray[Any]]:
+    joined = read_on_host(torch.cat([tensor.reshape(-1).to(torch.int64) for tensor in tensors]), field)
     ends = np.cumsum([tensor.numel() for tensor in tensors])[:-1]
     return [
         # Joined as int64, values past it keep their bits.
@@ -67,10 +68,10 @@ _is_recorded: Final = torch._is_functional_tensor  # noqa: SLF001  # pyright: ig
 """Whether torch keeps the values of a tensor elsewhere, so that numpy would read other memory."""
 
 
-def _no_values() -> EncodingError:
+def _no_values(field: str) -> EncodingError:
     message = "is read on the host, where torch.compile, torch.func and fake tensors have no values"
     remedy = "Call this before, mark the caller with torch.compiler.disable, or take the static_* function."
-    return EncodingError(Problem("tensor", message, "device", remedy=remedy))
+    return EncodingError(Problem(field, message, "device", remedy=remedy))
 
 
 def to_tensor(array: npt.NDArray[Any], device: torch.device = _CPU) -> Tensor:

@@ -143,7 +143,7 @@ def _require_size(max_batch: object, max_sequence: object, dtypes: object) -> No
     remedy = f"Give dtypes of integers: {', '.join(map(str, INTEGER_DTYPES))}."
     require_some(dtypes, "dtypes", remedy)
     for dtype in cast("tuple[object, ...]", dtypes):
-        if dtype not in INTEGER_DTYPES:
+        if not isinstance(dtype, torch.dtype) or dtype not in INTEGER_DTYPES:
             raise EncodingError(Problem("dtypes", "must be dtypes of integers", "dtype", value=dtype, remedy=remedy))
     most = min(torch.iinfo(dtype).max for dtype in cast("tuple[torch.dtype, ...]", dtypes))
     remedy = "Give the most places of a row; for more, dtypes that hold as many documents."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_places, require_readable
+from neatpack.adapters.arguments import require_instance, require_places, require_readable
 from neatpack.adapters.host_arrays import read_on_host, to_tensor
 from neatpack.adapters.layout import require_no_holes, require_trailing_padding
 from neatpack.adapters.segments import Segments, as_segments
@@ -60,12 +60,13 @@ def document_ids_from_length_matrix(matrix: LengthMatrix[Tensor], sequence_lengt
         tensor([[1, 1, 2, 0],
                 [1, 1, 1, 1]])
     """
+    require_instance(matrix, LengthMatrix, "matrix", "Give LengthMatrix(lengths), int32 [batch, documents].")
     parse_length_matrix(matrix)
     require_readable(lengths=matrix.lengths)
     batch = matrix.lengths.shape[0]
     require_places(batch, sequence_length)
     sequence_length = int(sequence_length)
-    lengths = read_on_host(matrix.lengths)
+    lengths = read_on_host(matrix.lengths, "lengths")
     lengths = lengths.astype(np.int64)
     negative = np.argwhere(lengths < 0)
     if negative.size:

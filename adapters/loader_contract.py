@@ -123,7 +123,7 @@ def _require_contiguous(field: str, value: str | bool, *, eligibility: bool, joi
     message = f"{refuses} tokens excluded inside a document" if eligibility else ""
     if not eligibility and joined:
         message = f"{refuses} padding between documents that are joined"
-        remedy = f"Pack so that padding trails, and pass trailing_padding=True. {remedy}"
+        remedy = f"Pack so that padding trails, and pass trailing_padding=True; or {remedy[:1].lower()}{remedy[1:]}"
     if message:
         raise ContractError(Problem(field, message, "unsupported", value=value, remedy=remedy))
 

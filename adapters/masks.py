@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT64_MAX, is_integer, is_number, require_count
+from neatpack.adapters.arguments import INT64_MAX, is_integer, is_number, number_remedy, require_count, shown
 from neatpack.adapters.host_arrays import to_tensor
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.visibility import VisibleSquare, fill_visible, require_chunk, require_window, visible_squares
@@ -134,13 +134,12 @@ def _blocked_value(blocked: object, dtype: torch.dtype) -> float:
         raise EncodingError(Problem("blocked", message, "disagreement", value=blocked, remedy=remedy))
     number = cast("float", blocked) if is_number(blocked) else 0.0
     number = int(number) if is_integer(blocked) else float(number)
+    remedy = number_remedy(blocked, "Give -math.inf, or None for the lowest finite number of the dtype.")
     if -math.inf < number < torch.finfo(dtype).min:
-        remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
         raise EncodingError(Problem("blocked", f"does not fit {dtype}", "value", value=blocked, remedy=remedy))
     if not number <= torch.finfo(dtype).min / 2:  # A lesser bias is outweighed by scores.
         message = f"must be -inf or about the lowest number of {dtype}, so that no score outweighs it"
-        remedy = "Give -math.inf, or None for the lowest finite number of the dtype."
-        raise EncodingError(Problem("blocked", message, "value", value=blocked, remedy=remedy))
+        raise EncodingError(Problem("blocked", message, "value", value=shown(blocked), remedy=remedy))
     return float(number)
 
 

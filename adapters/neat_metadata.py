@@ -13,7 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, int_remedy, is_count, require_flag, tensor_problems, too_many_places
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    int_remedy,
+    is_count,
+    require_flag,
+    shown,
+    tensor_problems,
+    too_many_places,
+)
 from neatpack.adapters.host_arrays import Integers, read_together, row_places, to_tensor
 from neatpack.adapters.indexed_masks import mask_segments, require_documents
 from neatpack.adapters.offsets import wrong_offset
@@ -180,7 +188,7 @@ def _flattened(
     if problems:
         raise EncodingError(*problems)
     batch_size, sequence_length = int(batch_size), int(sequence_length)
-    indices, offsets = read_together(packed_token_indices, cu_seqlens)
+    indices, offsets = read_together(packed_token_indices, cu_seqlens, field="packed_token_indices")
     if indices.ndim == 1:
         _require_flat(indices, offsets, batch_size, sequence_length)
         return indices, offsets
@@ -248,7 +256,7 @@ def _given_shape_problems(indices: object, shape: tuple[int, int] | None) -> lis
     """List what keeps rows and places of a row from being known."""
     if shape is not None:
         remedy = "Give (batch, sequence)."
-        is_pair = isinstance(cast("object", shape), tuple) and len(shape) == 2
+        is_pair = isinstance(cast("object", shape), tuple) and [is_count(size) for size in shape] == [True, True]
         return [] if is_pair else [Problem("shape", "must be a pair of ints", "type", value=repr(shape), remedy=remedy)]
     if isinstance(indices, Tensor) and indices.ndim == 1:
         remedy = "Pass shape=(batch, sequence): flat indices do not tell where a row ends."
@@ -266,8 +274,8 @@ def _metadata_form_problems(indices: object, offsets: object, batch: int, sequen
         problems += wrong
     for field, value in (("batch_size", batch), ("sequence_length", sequence)):
         if not is_count(value):
-            remedy = int_remedy(value, "Give the size of the microbatch: tokens.shape.")
-            problems.append(Problem(field, "must be an int of at least 0", "value", value=value, remedy=remedy))
+            remedy = int_remedy(value, "Give the rows and the places of the microbatch: tokens.shape.")
+            problems.append(Problem(field, "must be an int of at least 0", "value", value=shown(value), remedy=remedy))
     if problems or not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
         return problems
     problems = device_problems(offsets, indices.device, "cu_seqlens", "packed_token_indices lies")

@@ -32,17 +32,17 @@ def read_offsets(cu_seqlens: object, field: str = "cu_seqlens") -> Integers:
         found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
         remedy = f"Convert it: {field}.long()."
         raise EncodingError(Problem(field, "must be an int32 or int64 tensor", "dtype", value=found, remedy=remedy))
+    one_stream = "Give the offsets of one stream, from 0 on."
     if cu_seqlens.ndim != 1 or cu_seqlens.numel() == 0:
         message = "must be [segments + 1]"
-        remedy = "Flatten the rows into one stream first."
+        remedy = "Flatten the rows into one stream first." if cu_seqlens.ndim > 1 else one_stream
         raise EncodingError(Problem(field, message, "rank", value=tuple(cu_seqlens.shape), remedy=remedy))
-    offsets: Integers = read_on_host(cu_seqlens).astype(np.int64)
+    offsets: Integers = read_on_host(cu_seqlens, field).astype(np.int64)
     falls = np.flatnonzero(np.diff(offsets) < 0)
     if offsets[0] != 0 or falls.size:
         position = 0 if offsets[0] != 0 else int(falls[0]) + 1
         message, value = "must start at zero and never fall", int(offsets[position])
-        remedy = "Give the offsets of one stream, from 0 on."
-        raise EncodingError(Problem(field, message, "value", position=position, value=value, remedy=remedy))
+        raise EncodingError(Problem(field, message, "value", position=position, value=value, remedy=one_stream))
     return offsets
 
 

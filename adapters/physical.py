@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, Literal, get_args
 
@@ -10,7 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, tensor_problems, too_many_places
+from neatpack.adapters.arguments import (
+    INT32_MAX,
+    require_choice,
+    require_count,
+    require_instance,
+    tensor_problems,
+    too_many_places,
+)
 from neatpack.adapters.host_arrays import Integers, read_on_host, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes
 from neatpack.adapters.offsets import wrong_offset
@@ -19,7 +26,6 @@ from neatpack.adapters.token_tensors import (
     device_problems,
     integer_rows_problems,
     padding_mask_problems,
-    same_place_problems,
 )
 from neatpack.contracts.encodings import FlashVarlenKwargs, PhysicalFlat, parse_flash_varlen_kwargs
 from neatpack.contracts.errors import EncodingError, Problem
@@ -150,7 +156,7 @@ def physical_offsets_from_positions(position_ids: Tensor) -> PhysicalFlat[Tensor
         problems = [too_many_places("position_ids", tuple(position_ids.shape))]
     if problems:
         raise EncodingError(*problems)
-    positions = read_on_host(position_ids)
+    positions = read_on_host(position_ids, "position_ids")
     flat, sequence = positions.ravel(), positions.shape[1]
     opens = flags_for(flat.size)
     np.equal(flat, 0, out=opens[: flat.size])
@@ -214,15 +220,18 @@ def document_ids_from_flash_varlen(kwargs: FlashVarlenKwargs[Tensor], padding_ma
         >>> document_ids_from_flash_varlen(flash_varlen_kwargs(ids), ids == 0)
         tensor([[1, 1, 2, 0, 0, 0]])
     """
+    require_instance(kwargs, Mapping, "kwargs", "Give what flash_varlen_kwargs(document_ids) gives.")
     parse_flash_varlen_kwargs(kwargs)
     offsets_q, offsets_k = kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]
     problems = _kwargs_problems(offsets_q, offsets_k, padding_mask)
     if problems:
         raise EncodingError(*problems)
-    bounds, other, mask = read_together(offsets_q, offsets_k, padding_mask)
-    if offsets_q is not offsets_k and not np.array_equal(bounds, other):
-        remedy = "Packed self-attention has equal offsets on both sides."
-        raise EncodingError(Problem("cu_seq_lens_k", "differs from cu_seq_lens_q", "disagreement", remedy=remedy))
+    bounds, other, mask = read_together(offsets_q, offsets_k, padding_mask, field="cu_seq_lens_q")
+    (differ,) = (bounds != other).nonzero()
+    if differ.size:
+        position, value = int(differ[0]), int(other[differ[0]])
+        message, remedy = "differs from cu_seq_lens_q", "Packed self-attention has equal offsets on both sides."
+        raise EncodingError(Problem("cu_seq_lens_k", message, "disagreement", None, position, value, remedy))
     batch, sequence = padding_mask.shape
     starts, ends = _checked_segments(bounds.astype(np.int64), batch, sequence)
     _require_longest(kwargs, int((ends - starts).max()))
@@ -284,11 +293,13 @@ def _kwargs_problems(offsets_q: Tensor, offsets_k: Tensor, padding_mask: Tensor)
     problems += padding_mask_problems(padding_mask)
     if problems:
         return problems
-    if not 0 < padding_mask.numel() <= INT32_MAX:
-        message, remedy = f"must have from 1 to {INT32_MAX} places", "Cut the batch along its rows."
-        return [Problem("padding_mask", message, "shape", value=tuple(padding_mask.shape), remedy=remedy)]
+    if not padding_mask.numel():
+        remedy = "Leave such batches out."
+        return [Problem("padding_mask", "has no place", "shape", value=tuple(padding_mask.shape), remedy=remedy)]
+    if padding_mask.numel() > INT32_MAX:
+        return [too_many_places("padding_mask", tuple(padding_mask.shape))]
     problems = device_problems(padding_mask, offsets_q.device, "padding_mask", "cu_seq_lens_q lies")
-    return problems or same_place_problems(offsets_k, offsets_q, "cu_seq_lens_k", "cu_seq_lens_q")
+    return problems or device_problems(offsets_k, offsets_q.device, "cu_seq_lens_k", "cu_seq_lens_q lies")
 
 
 def _require_longest(kwargs: FlashVarlenKwargs[Tensor], longest: int) -> None:

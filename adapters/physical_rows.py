@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from neatpack.adapters.arguments import require_count, require_readable
+from neatpack.adapters.arguments import require_count, require_instance, require_readable
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.offsets import wrong_offset
 from neatpack.adapters.physical import PaddingSegments, physical_bounds
@@ -85,13 +85,14 @@ def document_ids_from_row_offsets(rows: PhysicalRows[Tensor], padding_mask: Tens
         >>> document_ids_from_row_offsets(row_offsets(ids), ids == 0)
         tensor([[1, 1, 2, 0]])
     """
+    require_instance(rows, PhysicalRows, "rows", "Give PhysicalRows(cu_seqlens, max_seqlen).")
     parse_physical_rows(rows)
     require_readable(cu_seqlens=rows.cu_seqlens, max_seqlen=rows.max_seqlen)
     _require_mask(padding_mask, rows.cu_seqlens)
     problems = device_problems(rows.max_seqlen, rows.cu_seqlens.device, "max_seqlen", "cu_seqlens lies")
     if problems:
         raise EncodingError(*problems)
-    offsets, longest, mask = read_together(rows.cu_seqlens, rows.max_seqlen, padding_mask)
+    offsets, longest, mask = read_together(rows.cu_seqlens, rows.max_seqlen, padding_mask, field="cu_seqlens")
     batch, sequence = padding_mask.shape
     _require_covering(offsets, sequence)
     row, place = np.nonzero(np.diff(offsets, axis=1))

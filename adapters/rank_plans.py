@@ -94,9 +94,13 @@ class RankPlan:
         dealt = np.append(dealt, np.array(self.carried, np.int64))
         twice = np.flatnonzero(np.bincount(dealt, minlength=1) > 1)
         if twice.size:
-            raise PlanError(Problem("steps", "takes a row twice", "value", value=int(twice[0]), remedy=remedy))
-        if (self.steps == PADDING_ROW).all(axis=(1, 2)).any():
-            raise PlanError(Problem("steps", "has a step of nothing but padding", "value", remedy="Leave it out."))
+            row = int(twice[0])
+            field = "carried" if carried.count(row) > 1 else "steps"
+            raise PlanError(Problem(field, "takes a row twice", "value", value=row, remedy=remedy))
+        (padded,) = (self.steps == PADDING_ROW).all(axis=(1, 2)).nonzero()
+        if padded.size:
+            message = f"step {padded[0]} is nothing but padding"
+            raise PlanError(Problem("steps", message, "value", remedy="Leave it out."))
 
     @property
     def ranks(self) -> int:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_readable
+from neatpack.adapters.arguments import INT32_MAX, require_choice, require_count, require_instance, require_readable
 from neatpack.adapters.document_ids import canonical_document_ids
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.host_arrays import read_on_host, read_together, to_tensor
@@ -28,6 +28,8 @@ PaddingIndex = Literal["unused", "numbered"]
 PADDING_INDEXES: Final[tuple[PaddingIndex, ...]] = get_args(PaddingIndex)
 
 _CPU: Final = torch.device("cpu")
+
+_HOLES_REMEDY: Final = "Gather the kept tokens into one row, as gathered_states(document_ids) counts them."
 
 
 def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unused") -> SegmentIndex[Tensor]:
@@ -58,7 +60,7 @@ def segment_index(document_ids: Tensor | Segments, padding: PaddingIndex = "unus
     """
     require_choice(padding, PADDING_INDEXES, "padding")
     segments = as_segments(document_ids)
-    require_no_holes(segments)
+    require_no_holes(segments, remedy=_HOLES_REMEDY)
     counted = np.ones(segments.ids.size, np.int32) if padding == "numbered" else (segments.ids != 0).astype(np.int32)
     numbers = np.cumsum(counted, dtype=np.int32)
     heads = np.searchsorted(segments.rows, np.arange(segments.batch))
@@ -85,7 +87,7 @@ def joined_segment_index(document_ids: Tensor | Segments) -> SegmentIndex[Tensor
         tensor([[0, 0, 1, 2, 3, 3]], dtype=torch.int32)
     """
     segments = as_segments(document_ids)
-    require_no_holes(segments)
+    require_no_holes(segments, remedy=_HOLES_REMEDY)
     numbers = np.repeat(np.arange(segments.lengths.size, dtype=np.int32), segments.lengths)
     return SegmentIndex(segments.tensor(numbers)[None])
 
@@ -109,6 +111,7 @@ def document_ids_from_segment_index(index: SegmentIndex[Tensor], padding_mask: T
         >>> document_ids_from_segment_index(segment_index(torch.tensor([[4, 4, 7, 0]])))
         tensor([[1, 1, 2, 0]])
     """
+    require_instance(index, SegmentIndex, "index", "Give SegmentIndex(seq_idx), int32 [batch, sequence].")
     parse_segment_index(index)
     require_readable(seq_idx=index.seq_idx)
     require_ids_form(index.seq_idx, "seq_idx")
@@ -208,6 +211,7 @@ def physical_states(
     """
     _require_offset_dtype(dtype)
     segments = as_segments(document_ids)
+    require_no_holes(segments, remedy=_HOLES_REMEDY)
     on_host = to_tensor(physical_bounds(segments, padding)[0]).to(dtype)
     return PhysicalStates(on_host.to(segments.device, copy=True), on_host)
 
@@ -215,13 +219,13 @@ def physical_states(
 def _read_index(seq_idx: Tensor, padding_mask: Tensor | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
     """Read segment numbers and where padding is, or say where a mask contradicts them."""
     if padding_mask is None:
-        numbers = read_on_host(seq_idx)
+        numbers = read_on_host(seq_idx, "seq_idx")
         return numbers, numbers < 0
     problems = padding_mask_problems(padding_mask)
     problems = problems or same_place_problems(padding_mask, seq_idx, "padding_mask", "seq_idx")
     if problems:
         raise EncodingError(*problems)
-    numbers, padding = read_together(seq_idx, padding_mask)
+    numbers, padding = read_together(seq_idx, padding_mask, field="seq_idx")
     unused = numbers < 0
     wrong = padding != unused
     if not unused.any():

@@ -13,6 +13,7 @@ from typing_extensions import TypeIs
 
 from neatpack.adapters.arguments import (
     INT64_MAX,
+    int_remedy,
     is_count,
     require_count,
     require_instance,
@@ -140,12 +141,10 @@ class RowPlan:
         """
         entries = read_state(state, RowPlanState, "RowPlan", _VERSION)
         lengths, documents = read_numbers(entries, "lengths"), read_numbers(entries, "documents")
-        if documents.size and not 0 <= documents.min() <= documents.max() < lengths.size:
-            raise PlanError(Problem("documents", f"must be below {lengths.size}", "value", remedy=STATE_REMEDY))
+        _require_indices("documents", documents, lengths.size)
         starts, stops = np.zeros_like(documents), lengths[documents]
         cut = read_numbers(entries, "cut", shape=(3,))
-        if cut.size and not 0 <= cut[:, 0].min() <= cut[:, 0].max() < documents.size:
-            raise PlanError(Problem("cut", f"must name pieces below {documents.size}", "value", remedy=STATE_REMEDY))
+        _require_indices("cut", cut[:, 0], documents.size)
         starts[cut[:, 0]], stops[cut[:, 0]] = cut[:, 1], cut[:, 2]
         capacity = require_count(entries["capacity"], "capacity", _CAPACITY_REMEDY, least=1, error=PlanError)
         dropped = tuple(Piece(*piece) for piece in read_numbers(entries, "dropped", shape=(3,)).tolist())
@@ -244,12 +243,12 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
     Raises:
         PlanError: it is no array of integers with so many axes, or holds one past int64.
     """
-    remedy = "Call RowPlan.from_rows for lists." if axes == 1 else "Give numpy.array(...) of lists of lists."
+    remedy = "Call RowPlan.from_rows for lists." if axes == 1 else "Give numpy.array([[[0]]]), rows by step and rank."
     require_instance(array, np.ndarray, field, remedy, error=PlanError)
     require_unmasked(array, field)
     if array.ndim != axes or array.dtype.kind not in "iu":
         message = f"must be integers on {axes} axes"
-        raise PlanError(Problem(field, message, "shape", value=(array.dtype, array.shape), remedy=remedy))
+        raise PlanError(Problem(field, message, "shape", value=(str(array.dtype), array.shape), remedy=remedy))
     if array.dtype.kind == "u" and (most := int(array.max(initial=0))) > INT64_MAX:
         raise PlanError(Problem(field, "must be within int64", "value", value=most, remedy="Give an array of int64."))
     view: Integers = array.astype(np.int64, copy=False)[:]
@@ -257,17 +256,26 @@ def frozen(array: Integers, field: str, *, axes: int = 1) -> Integers:
     return view
 
 
+def _require_indices(field: str, numbers: Integers, count: int) -> None:
+    """Raise where a number of a saved plan is no index of so many entries."""
+    wrong = numbers[(numbers < 0) | (numbers >= count)]
+    if wrong.size:
+        message = f"must be from 0 to {count - 1}"
+        raise PlanError(Problem(field, message, "value", value=int(wrong[0]), remedy=STATE_REMEDY))
+
+
 def _is_piece(item: object) -> TypeIs[Piece]:
     return isinstance(item, Piece) and all(is_count(number) and number <= INT64_MAX for number in item)
 
 
 def _dropped(pieces: object) -> tuple[Piece, ...]:
-    remedy = "Give Piece(document, start, stop)."
+    remedy = "Give a tuple of pieces: (Piece(document, start, stop),)."
     require_instance(pieces, tuple, "dropped", remedy, error=PlanError)
     given = cast("tuple[object, ...]", pieces)
     wrong = [piece for piece in given if not _is_piece(piece)]
     if wrong:
-        raise PlanError(Problem("dropped", "must hold pieces of documents", "value", value=wrong[0], remedy=remedy))
+        found = shown(wrong[0])
+        raise PlanError(Problem("dropped", "must hold pieces of documents", "value", value=found, remedy=remedy))
     return tuple(Piece(*map(int, piece)) for piece in cast("tuple[Piece, ...]", given))
 
 
@@ -278,7 +286,7 @@ def _piece(item: object, lengths: Integers, row: int) -> Piece:
         document = int(cast("int", item))
         return Piece(document, 0, int(lengths[document]))
     message = f"must hold documents below {lengths.size}, or pieces of them"
-    remedy = "Give indices of the documents, or pieces of them."
+    remedy = int_remedy(item, "Give indices of the documents, or pieces of them.")
     raise PlanError(Problem("rows", message, "value", row, value=shown(item), remedy=remedy))
 
 
@@ -287,7 +295,7 @@ def _shape_problems(plan: RowPlan) -> list[Problem]:
     if not plan.starts.size == plan.stops.size == pieces:
         message, found = "starts and stops must be as many as pieces", (pieces, plan.starts.size, plan.stops.size)
         return [Problem("documents", message, "shape", value=found, remedy=_MADE_REMEDY)]
-    ends = (plan.bounds[0], plan.bounds[-1]) if plan.bounds.size else ()
+    ends = (int(plan.bounds[0]), int(plan.bounds[-1])) if plan.bounds.size else ()
     if ends != (0, pieces):
         message = f"must go from 0 to {pieces}, the number of pieces"
         return [Problem("bounds", message, "value", value=ends, remedy=_MADE_REMEDY)]

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 import numpy as np
 
-from neatpack.adapters.arguments import INT64_MAX, is_count, require_count, require_instance
+from neatpack.adapters.arguments import INT64_MAX, int_remedy, is_count, require_count, require_instance, shown
 from neatpack.adapters.first_fit import Rooms
 from neatpack.adapters.plan_states import STATE_REMEDY, read_entries, read_numbers, read_state
 from neatpack.adapters.planning import Overlong, long_problem, require_countable, require_row_limits
@@ -268,8 +268,8 @@ class RowStream:
         counts = is_count(key) and is_count(length)
         if not counts or cast("int", key) > INT64_MAX or not 0 < cast("int", length) <= INT64_MAX:
             message = "must be a positive int, or a key and one, that int64 holds"
-            problem = Problem("lengths", message, "value", value=given, remedy=_LENGTH_REMEDY, document=self.documents)
-            raise PlanError(problem)
+            found, remedy = shown(given), int_remedy(given, _LENGTH_REMEDY)
+            raise PlanError(Problem("lengths", message, "value", value=found, remedy=remedy, document=self.documents))
         return int(cast("int", key)), int(cast("int", length))
 
     def _place(self, piece: Piece) -> _OpenRow:

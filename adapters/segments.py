@@ -215,7 +215,7 @@ def scan_segments(document_ids: Tensor, *, field: str = "document_ids") -> Segme
         [2, 1, 3]
     """
     require_ids_form(document_ids, field)
-    return scan_array(read_on_host(document_ids), document_ids.device, field)
+    return scan_array(read_on_host(document_ids, field), document_ids.device, field)
 
 
 def scan_together(**ids: Tensor | Segments) -> list[Segments]:
@@ -227,7 +227,8 @@ def scan_together(**ids: Tensor | Segments) -> list[Segments]:
     tensors = {name: each for name, each in ids.items() if not isinstance(each, Segments)}
     for name, tensor in tensors.items():
         require_ids_form(tensor, name)
-    arrays = dict(zip(tensors, read_together(*tensors.values()), strict=True)) if tensors else {}
+    read = read_together(*tensors.values(), field=next(iter(tensors))) if tensors else ()
+    arrays = dict(zip(tensors, read, strict=True))
     return [
         each if isinstance(each, Segments) else scan_array(arrays[name], each.device, name)
         for name, each in ids.items()
@@ -243,7 +244,7 @@ def scan_beside(document_ids: Tensor | Segments, *others: Tensor) -> tuple[Segme
     if isinstance(document_ids, Segments):
         return document_ids, read_together(*others) if others else ()
     require_ids_form(document_ids, "document_ids")
-    ids, *read = read_together(document_ids, *others)
+    ids, *read = read_together(document_ids, *others, field="document_ids")
     return scan_array(ids, document_ids.device, "document_ids"), read
 
 

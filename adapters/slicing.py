@@ -11,7 +11,14 @@ from torch import Tensor
 
 from neatpack.adapters.agreement import scan_batch
 from neatpack.adapters.arguments import require_choice, require_count, tensor_problems
-from neatpack.adapters.batch_entries import FIELD_RULES, batch_shape, entries, holds_tensors, refuse_kernel_fields
+from neatpack.adapters.batch_entries import (
+    FIELD_RULES,
+    batch_shape,
+    entries,
+    holds_tensors,
+    refuse_kernel_fields,
+    require_structure,
+)
 from neatpack.adapters.boundary_fields import FLASH_FIELDS
 from neatpack.adapters.physical import PADDING_SEGMENTS, PaddingSegments, flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
@@ -48,7 +55,10 @@ def split_rows(
         >>> [part["input_ids"].tolist() for part in split_rows(batch, 2)]
         [[[1, 1], [1, 2]], [[1, 0]]]
     """
-    rows, _ = batch_shape(batch)
+    rows, places = batch_shape(batch)
+    if not rows:
+        remedy = "Leave such batches out."
+        raise BatchError(Problem("input_ids", "has no row to cut", "shape", value=(rows, places), remedy=remedy))
     remedy = "Give at most the rows of the batch: no part is empty."
     microbatches = require_count(microbatches, "microbatches", remedy, least=1, most=rows, error=BatchError)
     require_choice(padding, PADDING_SEGMENTS, "padding")
@@ -167,6 +177,8 @@ def _row_axis(name: str, value: Tensor, rows: int) -> int:
         raise BatchError(*problems)
     axis = 0 if value.ndim else None
     if name in FIELD_RULES:
+        if FIELD_RULES[name].count is not None:
+            require_structure(cast("TrainingBatch[Tensor]", {name: value}))
         forms = (axes.names for axes in FIELD_RULES[name].axes if len(axes.names) == value.ndim)
         axis = next((names.index("batch") for names in forms if "batch" in names), None)
     if axis is None or value.shape[axis] != rows:

@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from neatpack.adapters.arguments import require_choice, require_count
 from neatpack.adapters.positions import START_REMEDY
@@ -71,7 +72,8 @@ def static_gathered_flat(
         document_ids: any integer dtype, `[batch, sequence]`, 0 at padding and holes.
         bounds: segments of the batch and tokens of a document.
         tail: what follows the last document. The indices of places that were left out follow those of the tokens, so
-            that a gather by them, and a scatter back, is a permutation; "empty" puts them in no document.
+            that a gather by them, and a scatter back, is a permutation; "empty" puts them in no document. A tail for
+            which no segments are left is told at the last place.
 
     Returns:
         `token_indices` is `[batch * sequence]`, `cu_seqlens` `[bounds.segments + 1]`, and `max_seqlen` the bound.
@@ -102,7 +104,8 @@ def static_gathered_flat(
         # How many entries each one is beyond the offset where the last document ends.
         beyond = scan.counting(0, bounds.segments + 1) - number[-1:]
         offsets = (offsets + beyond.clamp(min=0) * bounds.longest).clamp(max=kept.numel()).to(torch.int32)
-        beyond_bound = beyond_bound | (~kept.flatten() & (offsets[-1] < kept.numel()))
+        # Told at the last place, so that ids that are malformed are told first.
+        beyond_bound = beyond_bound | pad(offsets[-1:] < kept.numel(), (kept.numel() - 1, 0))
     faults = {StaticRule.RETURNING_ID: scan.returning(), StaticRule.TOO_MANY_SEGMENTS: beyond_bound.view_as(kept)}
     return GatheredFlat(indices, offsets, bounds.longest), first_fault(scan, faults)
 

@@ -152,6 +152,7 @@ class _BlockTokens(NamedTuple):
 def _tokens_of_blocks(scan: StaticScan, size: int) -> _BlockTokens:
     kept = scan.kept
     begins = scan.places[::size]
+    size = min(size, kept.shape[1])  # Of a larger block, no more than a row is looked at.
     blocks = pad(kept, (0, -kept.shape[1] % size)).view(len(kept), -1, size)
     first = begins + blocks.view(torch.uint8).argmax(2)
     last = begins + blocks.cummax(2).indices[..., -1]

@@ -54,7 +54,7 @@ id. Give each document of a row an id of its own, and keep its tokens together.
     form = (status.dtype, tuple(status.shape))
     if form != (torch.int32, (4,)):
         raise EncodingError(Problem("status", "must be int32 [4]", "shape", value=form, remedy=remedy))
-    told = read_on_host(status)
+    told = read_on_host(status, "status")
     code, row, position, value = (int(number) for number in told)
     if code not in _FAULTS and code != StaticRule.VALID:
         raise EncodingError(Problem("status", "tells no rule", "value", value=code, remedy=remedy))

@@ -9,7 +9,7 @@ from torch import Tensor
 from neatpack.adapters.arguments import INT32_MAX, require_count, require_instance, require_places, require_readable
 from neatpack.adapters.host_arrays import Integers, read_together, to_tensor
 from neatpack.adapters.layout import require_no_holes, require_padding_after_documents
-from neatpack.adapters.offsets import offsets_of
+from neatpack.adapters.offsets import offsets_of, wrong_offset
 from neatpack.adapters.segments import Segments, as_segments
 from neatpack.adapters.token_tensors import device_problems
 from neatpack.contracts.encodings import THDFlat, THDLengths, parse_thd_flat, parse_thd_lengths
@@ -159,8 +159,8 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
         bool `[total_tokens]`.
 
     Raises:
-        EncodingError: offsets do not start at 0, a document has more tokens than its slot, or the slots go beyond
-            `total_tokens`.
+        EncodingError: offsets do not start at 0, or fall, a document has more tokens than its slot, or the slots go
+            beyond `total_tokens`.
 
     Example:
         >>> real_places(thd_flat(torch.tensor([[1, 1, 1, 0, 2, 2]]))).int().tolist()
@@ -168,8 +168,9 @@ def real_places(flat: THDFlat[Tensor], total_tokens: int | None = None) -> Tenso
     """
     require_thd_flat(flat)
     require_readable(cu_seqlens=flat.cu_seqlens, cu_seqlens_padded=flat.cu_seqlens_padded)
-    offsets, slots = (array.astype(np.int64) for array in read_together(flat.cu_seqlens, flat.cu_seqlens_padded))
-    _require_starts(cu_seqlens=offsets, cu_seqlens_padded=slots)
+    read = read_together(flat.cu_seqlens, flat.cu_seqlens_padded, field="cu_seqlens")
+    offsets, slots = (array.astype(np.int64) for array in read)
+    _require_rising(cu_seqlens=offsets, cu_seqlens_padded=slots)
     real, padded = np.diff(offsets), np.diff(slots)
     remedy = "Give the places of the stream, or None for flat.total_tokens."
     total = require_count(flat.total_tokens if total_tokens is None else total_tokens, "total_tokens", remedy)
@@ -192,12 +193,13 @@ def _flat(real: Integers, padded: Integers, device: torch.device) -> THDFlat[Ten
     )
 
 
-def _require_starts(**offsets: Integers) -> None:
+def _require_rising(**offsets: Integers) -> None:
     for field, values in offsets.items():
-        if values[:1].tolist() != [0]:
-            remedy = "Give offsets as thd_flat does, from 0 on."
-            value = values[0] if values.size else None
-            raise EncodingError(Problem(field, "must start at 0", "value", position=0, value=value, remedy=remedy))
+        position = wrong_offset(values, int(values[-1]) if values.size else 0)
+        if position is not None:
+            message, remedy = "must start at 0 and never fall", "Give offsets as thd_flat does, from 0 on."
+            value = int(values[position]) if values.size else None
+            raise EncodingError(Problem(field, message, "value", position=position, value=value, remedy=remedy))
 
 
 def require_thd_flat(flat: object) -> None:
@@ -212,6 +214,7 @@ def require_thd_flat(flat: object) -> None:
 
 def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[Integers, Integers]:
     """Read both lengths, 0 where unused, or name the row or document that is wrong."""
+    require_instance(lengths, THDLengths, "lengths", "Give THDLengths(seq_lens, seq_lens_padded).")
     parse_thd_lengths(lengths)
     require_readable(seq_lens=lengths.seq_lens, seq_lens_padded=lengths.seq_lens_padded)
     problems = device_problems(lengths.seq_lens_padded, lengths.seq_lens.device, "seq_lens_padded", "seq_lens lies")
@@ -222,7 +225,7 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     if not columns:
         remedy = "Give one column at least: -1000 where a row has no document."
         raise EncodingError(Problem("seq_lens", "has no column", "shape", value=(batch, 0), remedy=remedy))
-    real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded)
+    real, padded = read_together(lengths.seq_lens, lengths.seq_lens_padded, field="seq_lens")
     unused = real < 0
     differ = np.argwhere(unused != (padded < 0))
     if differ.size:
@@ -238,7 +241,7 @@ def _read_lengths(lengths: THDLengths[Tensor], sequence_length: int) -> tuple[In
     if short.size:
         row = int(short[0])
         message = f"must cover the {sequence_length} places of the row"
-        remedy = "Count the padding after the last document of a row with it."
+        remedy = "Count each place of a row once: padding with the document before it."
         raise EncodingError(Problem("seq_lens_padded", message, "value", row, value=int(covered[row]), remedy=remedy))
     return real, padded
 

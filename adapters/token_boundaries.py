@@ -86,7 +86,7 @@ def document_ids_from_tokens(
     if problems:
         raise EncodingError(*problems)
     mask = torch.zeros_like(input_ids, dtype=torch.bool) if padding_mask is None else padding_mask
-    tokens, padding = read_together(input_ids, mask)
+    tokens, padding = read_together(input_ids, mask, field="input_ids")
     kept = padding == 0
     ends, opens = (kept & np.any([tokens == token for token in own], axis=0) for own in (eos, bos))
     if pad_token_id is not None and pad_token_id not in (*eos, *bos):
@@ -122,7 +122,7 @@ def _token_ids(value: object, field: str) -> tuple[int, ...]:
     listed = cast("Sequence[object]", value) if several else (value,)
     if not listed:
         raise EncodingError(Problem(field, "is a list of no token", "value", remedy="Give a token, or None."))
-    remedy = "Give the id of a token, or several."
+    remedy = "Give the id of a token, or a list of several."
     return tuple(require_count(token, field, remedy, least=INT64_MIN, most=INT64_MAX) for token in listed)
 
 

@@ -202,7 +202,7 @@ def lists_batches(value: object, shape: tuple[int, int]) -> bool:
 
 def _sizes(value: object) -> tuple[int, ...]:
     if isinstance(value, (Tensor, np.ndarray)):
-        return tuple(cast("npt.NDArray[Any]", value).shape)
+        return tuple(cast("npt.NDArray[Any]", value).shape) if is_dense(cast("object", value)) else ()  # Nested: none.
     return (len(cast("Sequence[object]", value)),) if isinstance(value, (list, tuple)) else ()
 
 
@@ -211,6 +211,8 @@ def _movable_problems(name: str, value: object, shape: tuple[int, int], device: 
     converted = not isinstance(value, Tensor) and name not in _NOT_MOVED and _is_converted(name, value, shape)
     if converted or not is_dense(value):
         return tensor_problems(value, name)
+    if isinstance(value, Tensor) and (problems := tensor_problems(value, name, data=False)):
+        return problems
     if name == "seq_idx" or not isinstance(value, Tensor) or token_axis(name, value, shape) is None:
         return [_immovable(name, value)]
     problems = [] if value.dtype in SIGNED_DTYPES else dtype_problems(name, value)
@@ -229,7 +231,7 @@ def _read_places(places: object, shape: tuple[int, int], device: torch.device) -
         raise BatchError(Problem("input_ids", "has no place to take", "shape", value=shape, remedy=remedy))
     if places.device != device or device.type == "meta":
         raise BatchError(problem("must lie where input_ids lies, with data", "device", value=places.device))
-    read = read_on_host(places)
+    read = read_on_host(places, "places")
     wrong = np.argwhere((read < -1) | (read >= shape[1]))
     if wrong.size:
         row, position = (int(axis) for axis in wrong[0])

@@ -64,7 +64,8 @@ def device_problems(value: Tensor, device: torch.device, field: str, lies: str) 
     if value.device == device:
         return []
     message = f"must lie where {lies}, on {device}"
-    return [Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")]
+    remedy = "Give a tensor that lies on a real device." if value.is_meta else f"Move it: {field}.to(...)."
+    return [Problem(field, message, "device", value=value.device, remedy=remedy)]
 
 
 def require_values(values: object, shape: tuple[int, int], remedy: str) -> None:
@@ -84,7 +85,7 @@ def require_values(values: object, shape: tuple[int, int], remedy: str) -> None:
 def dtype_problems(name: str, value: Tensor) -> list[Problem]:
     """List what keeps the values of a tensor from being taken to other places: torch has no such function for all."""
     narrow_float = value.is_floating_point() and value.dtype.itemsize == 1
-    if narrow_float or value.is_quantized or value.dtype in SIGNED_DTYPES:
+    if narrow_float or value.dtype in SIGNED_DTYPES:
         remedy = "Convert it: torch moves no tokens of this dtype."
         return [Problem(name, "has a dtype that cannot be moved", "dtype", value=value.dtype, remedy=remedy)]
     return []

@@ -107,7 +107,7 @@ def enable_xdoc_attention(
     for name, entry in {"attention_document_ids": attention_ids, "position_ids": position_ids}.items():
         if problems := device_problems(entry, document_ids.device, name, "document_ids lies"):
             raise BatchError(*problems)
-    structural, attention, positions = read_together(document_ids, attention_ids, position_ids)
+    structural, attention, positions = read_together(document_ids, attention_ids, position_ids, field="document_ids")
     segments = scan_array(structural, document_ids.device, "document_ids")
     _require_unjoined(structural, attention)
     shift = _joined_shift(segments, positions)

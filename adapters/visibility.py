@@ -109,9 +109,9 @@ def seen_range(
     _require_integers(query_places=query_places, starts=starts, stops=stops)
     for field, value in (("starts", starts), ("stops", stops)):
         if not _expands(value, query_places):
-            raise _misshapen(field, value, "query_places", query_places)
-    # A place of a narrow dtype could not be moved by the window.
-    query_places, starts, stops = (each.to(torch.int64) for each in (query_places, starts, stops))
+            raise _misshapen(field, value, "query_places", query_places, "Give one value per query.")
+    # A place of a narrow dtype could not be moved by the window, and one number may lie on the host.
+    query_places, starts, stops = (each.to(query_places.device, torch.int64) for each in (query_places, starts, stops))
     first, last = starts.expand_as(query_places), stops.expand_as(query_places) - 1
     if window is not None:
         first = torch.maximum(first, query_places - (window - 1))
@@ -191,7 +191,8 @@ def _require_integers(**arguments: Tensor) -> None:
                     Problem(field, message, "device", value=value.device, remedy=f"Move it: {field}.to(...).")
                 )
             if not _broadcasts(value, known):
-                raise _misshapen(field, value, other, known)
+                remedy = "Give one value per query and per key, with a dimension of 1 for the other."
+                raise _misshapen(field, value, other, known, remedy)
         seen[field] = value
 
 
@@ -205,9 +206,9 @@ def _expands(value: Tensor, other: Tensor) -> bool:
     return value.ndim <= other.ndim and all(size in (1, known) for size, known in sizes)
 
 
-def _misshapen(field: str, value: Tensor, other: str, known: Tensor) -> EncodingError:
+def _misshapen(field: str, value: Tensor, other: str, known: Tensor, remedy: str) -> EncodingError:
     message = f"does not broadcast to {other}, which is {tuple(known.shape)}"
-    return EncodingError(Problem(field, message, "shape", value=tuple(value.shape), remedy="Give one value per query."))
+    return EncodingError(Problem(field, message, "shape", value=tuple(value.shape), remedy=remedy))
 
 
 def require_chunk(chunk: object) -> int | None:

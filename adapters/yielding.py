@@ -93,7 +93,7 @@ def apply_packing_contract(
     require_batch(batch)
     require_inside(inside_documents, batch.get("document_ids"), error=BatchError)
     labels = require_tensor(batch, "labels", "Give labels, -100 where there is no target.")
-    name = next((name for name in IDS if name in batch), "document_ids")
+    name = next((name for name in IDS if batch.get(name) is not None), "document_ids")
     ids = require_tensor(batch, name, "Derive them, as document_ids_from_positions(...).")
     require_structure(batch)
     entries = cast("dict[str, object]", batch)

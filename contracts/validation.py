@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from numbers import Integral
 from typing import Final, TypeAlias, TypeVar, cast, get_origin
 
 from typing_extensions import TypeIs
@@ -42,7 +43,7 @@ def checks(concept: type[ConceptT], error: type[PackingError]) -> tuple[Validate
         neatpack.contracts.errors.EncodingError: 3 problems:
         - cu_seq_lens_q: missing. Supply cu_seq_lens_q, int32 [segment_boundaries].
         - cu_seq_lens_k: missing. Supply cu_seq_lens_k, int32 [segment_boundaries].
-        - max_length_k = float: must be a Python int. Pass int(x): kernels wait for a tensor.
+        - max_length_k = float: must be a Python int. Give the number of tokens.
     """
     owner = cast("type[object]", get_origin(concept) or concept)
 
@@ -129,18 +130,19 @@ def structure_problems(owner: type, values: Mapping[str, object]) -> list[Proble
                 expected = " or ".join(str(axes) for axes in rule.axes) or "int"
                 problems.append(Problem(name, "missing", "missing", remedy=f"Supply {name}, {expected}."))
         elif rule.count is not None:
-            problems += _count_problems(name, rule.count, values[name])
+            problems += _count_problems(name, rule, rule.count, values[name])
         else:
             problems += _tensor_problems(name, rule, values[name], sizes)
     return problems
 
 
-def _count_problems(name: str, count: Count, value: object) -> list[Problem]:
+def _count_problems(name: str, rule: FieldRule, count: Count, value: object) -> list[Problem]:
+    remedy = f"Give the number of {count.unit}{'' if rule.required else ', or leave it out'}."
     if isinstance(value, bool) or not isinstance(value, int):
-        remedy = "Pass int(x): kernels wait for a tensor."
+        if not isinstance(value, bool) and (isinstance(value, Integral) or is_tensor_like(value)):
+            remedy = "Pass int(x): kernels wait for a tensor."
         return [Problem(name, "must be a Python int", "type", value=type(value).__name__, remedy=remedy)]
     if value < count.minimum:
-        remedy = f"Give the number of {count.unit}."
         return [Problem(name, f"must be at least {count.minimum}", "value", value=value, remedy=remedy)]
     return []
 
@@ -148,15 +150,17 @@ def _count_problems(name: str, count: Count, value: object) -> list[Problem]:
 def _tensor_problems(name: str, rule: FieldRule, value: object, sizes: dict[str, tuple[int, str]]) -> list[Problem]:
     expected = " or ".join(str(axes) for axes in rule.axes)
     if not is_dense(value):
-        remedy = "Pad its rows to one length: nested and sparse tensors have no places to count."
+        nested = getattr(value, "is_nested", False) is True
+        remedy = "Pad its rows to one length." if nested else f"Convert it: {name}.to_dense()."
         return [Problem(name, f"must be a dense tensor, {expected}", "type", value=type(value).__name__, remedy=remedy)]
     if not is_tensor_like(value):
-        remedy = "Give a tensor, or leave out what there is none of."
+        remedy = "Give a tensor." if rule.required else "Give a tensor, or leave it out."
         return [Problem(name, f"must be a tensor, {expected}", "type", value=type(value).__name__, remedy=remedy)]
     shape = tuple(value.shape)
     of_rank = [axes for axes in rule.axes if len(axes.names) == len(shape)]
     if not of_rank:
-        remedy = "Give it these dimensions; one row alone is a batch of 1."
+        of_rows = any("batch" in axes.names for axes in rule.axes)
+        remedy = f"Give it these dimensions{'; one row alone is a batch of 1' if of_rows else ''}."
         return [Problem(name, f"must be {expected}", "rank", value=shape, remedy=remedy)]
     axes = next((axes for axes in of_rank if axes.accepts_dtype(dtype_name(value))), None)
     if axes is None:

@@ -140,8 +140,8 @@ def last_document_lost(found: Documents) -> Documents:
 def written_in_place(original: Callable[..., Sequence[npt.NDArray[Any]]]) -> Callable[..., object]:
     """Write to what was read, which on the CPU is the caller's tensor."""
 
-    def planted(*tensors: Tensor) -> Sequence[npt.NDArray[Any]]:
-        arrays = original(*tensors)
+    def planted(*tensors: Tensor, **field: str) -> Sequence[npt.NDArray[Any]]:
+        arrays = original(*tensors, **field)
         arrays[0][...] = np.where(arrays[0] == 0, 0, 1)
         return arrays
 
@@ -650,6 +650,11 @@ def over_the_end_of_the_row(original: Callable[..., Any], segments: Segments, si
 def without_its_tail(original: Callable[..., Any], ids: object, bounds: object, _tail: str = "empty") -> Any:
     """Leave the places out that follow the last document."""
     return original(ids, bounds, "empty")
+
+
+def told_where_a_place_is_left_out(original: Callable[..., Any], mark: Tensor, sides: tuple[int, int]) -> Any:
+    """Tell a tail that does not fit at every place, ahead of what the ids did wrong."""
+    return mark.expand(sides[0] + 1) if mark.dtype == torch.bool else original(mark, sides)
 
 
 def of_another_scan(original: Callable[..., Any], ids: Any, bounds: object) -> Any:

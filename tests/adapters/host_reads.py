@@ -60,11 +60,11 @@ def host_reads(monkeypatch: pytest.MonkeyPatch) -> Generator[HostReads]:
     mode = HostReads()
 
     def counted(read: Callable[..., object]) -> Callable[..., object]:
-        def counting(*tensors: torch.Tensor) -> object:
+        def counting(*tensors: torch.Tensor | str, **field: str) -> object:
             outermost, mode.reading = not mode.reading, True
             mode.reads += outermost
             try:
-                return read(*tensors)
+                return read(*tensors, **field)
             finally:
                 mode.reading = not outermost
 

@@ -193,7 +193,7 @@ _CALLS: Final[list[tuple[str, Callable[[Any], object]]]] = [
     ("cu_seqlens", lambda bad: flatten_packed_sequence_metadata(_IDS, bad, 1, 3)),
     ("batch_size", lambda bad: flatten_packed_sequence_metadata(_IDS, _IDS, bad, 3)),
     ("sequence_length", lambda bad: flatten_packed_sequence_metadata(_IDS, _IDS, 1, bad)),
-    ("FlashVarlenKwargs", lambda bad: document_ids_from_flash_varlen(bad, _IDS == 0)),
+    ("kwargs", lambda bad: document_ids_from_flash_varlen(bad, _IDS == 0)),
     ("padding_mask", lambda bad: document_ids_from_flash_varlen(_KWARGS, bad)),
     ("capacity", lambda bad: plan_rows([1], bad)),
     ("lengths", lambda bad: plan_rows([bad], 4)),

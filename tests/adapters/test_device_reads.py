@@ -29,7 +29,7 @@ def _elsewhere(_: Tensor) -> bool:
 def test_tensors_are_read_from_a_device_in_one_copy(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[Tensor] = []
 
-    def copied(tensor: Tensor) -> npt.NDArray[Any]:
+    def copied(tensor: Tensor, _field: str) -> npt.NDArray[Any]:
         copies.append(tensor)
         return tensor.numpy()
 

@@ -169,6 +169,10 @@ _FAULTS: Final[dict[str, list[Fault]]] = {
         Fault("holes pass", StaticScan, "resumed", after(torch.zeros_like)),
         Fault("lengths of the first row", static, "as_scan", after(faults.long_by_the_first_row)),
     ],
+    "test_a_tail_hides_no_fault": [
+        Fault("told everywhere", static, "pad", instead(faults.told_where_a_place_is_left_out)),
+        Fault("never told", static, "pad", after(torch.zeros_like)),
+    ],
     "test_what_is_told_is_raised": [Fault("nothing raises", test_static_status, "raise_if_invalid", returns(None))],
     "test_dense_masks_are_those_without_bounds": [Fault("window one wider", static_masks, "sees", _WIDER)],
     "test_block_masks_are_those_without_bounds": [

@@ -408,7 +408,7 @@ def test_a_row_that_the_plan_does_not_know_is_named_where_it_stands() -> None:
 
 def test_steps_that_are_no_array_can_be_made_one() -> None:
     steps: Any = [[[0], [1]]]
-    with pytest.raises(PlanError, match=r"^steps = list: .*Give numpy.array\(\.\.\.\) of lists of lists"):
+    with pytest.raises(PlanError, match=r"^steps = list: .*Give numpy.array\(\[\[\[0\]\]\]\), rows by step and rank"):
         RankPlan(plan_rows([3, 4], 5), _COST, steps)
     assert len(RankPlan(plan_rows([3, 4], 5), _COST, np.array(steps))) == 1
 

@@ -48,6 +48,24 @@ def test_the_first_fault_is_told_alike_by_all(rows: Rows, data: st.DataObject) -
         require_first_fault(name, rows, documents, longest)
 
 
+@settings(max_examples=200)
+@holds_for(rows=MALFORMED, segments=st.integers(1, 9), longest=st.integers(1, 6))
+def test_a_tail_hides_no_fault(rows: Rows, segments: int, longest: int) -> None:
+    """Whatever the ids did wrong is told, whether places that were left out find segments or not."""
+    bounds = StaticBounds(9, segments, longest)
+    without, status = (static.static_gathered_flat(tensor(rows), bounds, tail)[1] for tail in ("empty", "padding"))
+    if int(without[0]) != StaticRule.VALID:
+        assert status.tolist() == without.tolist()
+    else:
+        rest = sum(number == 0 for row in rows for number in row)
+        documents = sum(len(set(row) - {0}) for row in rows)
+        assert is_no_room(status) == (documents + -(-rest // longest) > segments)
+
+
+def is_no_room(status: Tensor) -> bool:
+    return status[0].item() == StaticRule.TOO_MANY_SEGMENTS
+
+
 @pytest.mark.parametrize("name", EXPRESSED)
 def test_the_first_fault_of_every_short_row_is_told(name: str) -> None:
     for row in itertools.product((0, 1, 2, -1), repeat=4):
@@ -94,9 +112,16 @@ def test_padding_before_documents_is_told_where_lengths_follow_each_other() -> N
 def test_more_segments_than_the_bound_are_told_where_the_first_of_them_begins(tail: static.Tail) -> None:
     ids, bounds = tensor([[1, 2, 0, 3], [4, 0, 0, 0]]), StaticBounds(3, 3, 4)
     _, status = static.static_gathered_flat(ids, bounds, tail)
-    # Three documents fill the bound: the place left out in the first row finds no segment any more.
-    first = {"empty": [StaticRule.TOO_MANY_SEGMENTS, 1, 0, 4], "padding": [StaticRule.TOO_MANY_SEGMENTS, 0, 2, 0]}
-    assert status.tolist() == first[tail]
+    assert status.tolist() == [StaticRule.TOO_MANY_SEGMENTS, 1, 0, 4]
+
+
+def test_a_tail_that_does_not_fit_is_told_at_the_end_of_the_batch() -> None:
+    """Three documents fill the bound, so that no segment is left for the places behind them."""
+    ids = tensor([[1, 2, 0, 3], [0, 0, 0, 0]])
+    _, status = static.static_gathered_flat(ids, StaticBounds(3, 3, 4), "padding")
+    assert status.tolist() == [StaticRule.TOO_MANY_SEGMENTS, 1, 3, 0]
+    for bounds in (StaticBounds(3, 4, 5), StaticBounds(3, 5, 4)):
+        assert is_valid(static.static_gathered_flat(ids, bounds, "padding")[1])
 
 
 def test_a_bound_that_is_exceeded_raises_and_truncates_nothing() -> None:

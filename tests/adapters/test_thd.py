@@ -142,7 +142,7 @@ def test_lengths_that_do_not_cover_the_row_are_refused() -> None:
     assert problem.field == "seq_lens_padded"
     problem = problem_of([[8, -1000], [3, 2]], [[8, -1000], [3, 2]])
     assert (problem.field, problem.row, problem.value) == ("seq_lens_padded", 1, 5)
-    assert "padding after the last document" in problem.remedy
+    assert "each place of a row once" in problem.remedy
     assert problem_of([[8, 1]], [[8, 1]]).value == 9
 
 

@@ -190,7 +190,7 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
         numbers = np.array([int(row) for row in rows], np.int64)
     places = numbers.size * plan.capacity
     if not 0 < places <= INT32_MAX:
-        remedy = "Give rows of the plan by parts: rows=range(start, stop)."
+        remedy = "Give rows of the plan by parts: rows=range(start, stop)." if places else "Give one row at least."
         raise PlanError(Problem("rows", f"must be from 1 to {INT32_MAX} places", "shape", value=places, remedy=remedy))
     return numbers
 

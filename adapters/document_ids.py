@@ -96,7 +96,7 @@ def document_ids_from_positions(position_ids: Tensor, padding_mask: Tensor | Non
 
     Args:
         position_ids: any integer dtype, `[batch, sequence]`. Multi-axis positions are refused: two image patches
-            share a coordinate, so they do not tell where a document ends.
+            share a coordinate, so they do not tell where a document ends. The first of four axes is text positions.
         padding_mask: bool, `[batch, sequence]`, True at padding; None where there is none.
 
     Returns:

@@ -41,7 +41,7 @@ def plan_rows(
     Rows stand in the order of the documents that opened them, and documents within a row in their own order.
 
     Args:
-        lengths: the tokens of each document, all positive.
+        lengths: the tokens of each document, all positive; of no documents, a plan of no rows.
         capacity: places of a row.
         method: "best_fit" leaves the least padding: longest first, each document into the fullest row that has room
             for it (best-fit decreasing). "first_fit" takes documents in order, each into the first row that has
@@ -68,8 +68,7 @@ def plan_rows(
     require_choice(method, PACKING_METHODS, "method", error=PlanError)
     counts = planned_lengths(lengths)
     if not counts.size:
-        remedy = "Give at least one."
-        raise PlanError(Problem("lengths", "there is no document", "shape", value=0, remedy=remedy))
+        return RowPlan.from_rows([], [], capacity)
     kept = counts if overlong == "split" else np.minimum(counts, capacity)
     require_countable(kept, capacity)
     long = np.flatnonzero(kept < counts)

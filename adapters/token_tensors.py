@@ -17,10 +17,18 @@ def integer_rows_problems(value: object, field: str) -> list[Problem]:
     if value.dtype not in INTEGER_DTYPES:
         return [Problem(field, "must hold integers", "dtype", value=value.dtype, remedy="Convert it to int64.")]
     if value.ndim != 2 or value.numel() == 0:
-        remedy = "Give one value per token; one row alone is [1, sequence]."
         message = "must be [batch, sequence] and not empty"
-        return [Problem(field, message, "rank", value=tuple(value.shape), remedy=remedy)]
+        return [Problem(field, message, "rank", value=tuple(value.shape), remedy=_rows_remedy(value, field))]
     return []
+
+
+def _rows_remedy(value: Tensor, field: str) -> str:
+    """Say what to give instead: of positions of several axes, where text positions are among them."""
+    if field != "position_ids" or value.ndim != 3:
+        return "Give one value per token; one row alone is [1, sequence]."
+    if value.shape[0] == 4:
+        return "Give the text positions alone, the first of the four axes: position_ids[0]."
+    return "Several axes tell no documents apart: give text positions, or call document_ids_from_lengths(...)."
 
 
 def bool_rows_problems(value: object, field: str, remedy: str) -> list[Problem]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -18,6 +20,7 @@ from neatpack.adapters import (
     get_unpad_data,
     is_document_ids,
     parse_document_ids,
+    physical_offsets_from_positions,
     scan_segments,
     validate_document_ids,
 )
@@ -205,6 +208,21 @@ def test_positions_that_tell_nothing_are_refused(positions: Tensor, mask: Tensor
     with pytest.raises(EncodingError) as caught:
         document_ids_from_positions(positions, mask)
     assert caught.value.problems[0].kind == kind
+
+
+_COORDINATES = torch.tensor([[[0, 0, 0, 3, 0]], [[0, 1, 1, 3, 0]], [[0, 1, 2, 3, 0]]])  # An image amid its text.
+
+
+@pytest.mark.parametrize("read", [document_ids_from_positions, physical_offsets_from_positions])
+def test_positions_of_several_axes_are_refused_with_where_text_positions_are(read: Callable[[Tensor], object]) -> None:
+    text = torch.tensor([[0, 1, 2, 3, 0]])
+    with pytest.raises(EncodingError, match=r"the first of the four axes: position_ids\[0\]\.$"):
+        read(torch.cat([text[None], _COORDINATES]))
+    with pytest.raises(EncodingError, match=r"give text positions, or call document_ids_from_lengths\(\.\.\.\)\.$"):
+        read(_COORDINATES)
+    with pytest.raises(EncodingError, match=r"one row alone is \[1, sequence\]\.$"):
+        read(text[0])
+    read(text)
 
 
 @pytest.mark.parametrize(("lengths", "sequence"), [([], 3), ([[1]], 0), ([[2, 0]], 3), ([[2, 2]], 3), ([[-1]], 3)])

@@ -17,11 +17,13 @@ from neatpack.adapters import (
     OVERLONG_CHOICES,
     PACKING_METHODS,
     PADDING_ROW,
+    AttentionCost,
     Overlong,
     PackingMethod,
     Piece,
     RowPlan,
     apply_packing_contract,
+    balance_rows,
     check_agreement,
     collate_documents,
     plan_rows,
@@ -467,7 +469,7 @@ def test_what_is_no_piece_of_a_document_is_named(document: int, start: int, stop
 
 @pytest.mark.parametrize(
     ("lengths", "capacity", "document", "field"),
-    [([], 4, None, "lengths"), ([2, 5], 4, 1, "lengths"), ([0, 2], 4, 0, "lengths"), ([2], 0, None, "capacity")],
+    [([2, 5], 4, 1, "lengths"), ([0, 2], 4, 0, "lengths"), ([2], 0, None, "capacity"), ([], 0, None, "capacity")],
 )
 def test_what_cannot_be_placed_is_refused(lengths: list[int], capacity: int, document: int | None, field: str) -> None:
     for method in PACKING_METHODS:
@@ -500,8 +502,30 @@ def test_every_document_that_cannot_be_placed_is_named() -> None:
 def test_no_rows_have_no_fill() -> None:
     plan = RowPlan.from_rows([], [], 4)
     assert (plan.fill, plan.tokens, len(plan), plan.rows) == (0.0, 0, 0, ())
-    with pytest.raises(PlanError, match="rows"):
-        collate_documents([], plan)
+
+
+@pytest.mark.parametrize("method", PACKING_METHODS)
+@pytest.mark.parametrize("overlong", OVERLONG_CHOICES)
+@pytest.mark.parametrize("most", [None, 2])
+def test_no_documents_make_no_rows(method: PackingMethod, overlong: Overlong, most: int | None) -> None:
+    """A shard of which a filter left nothing: its loader has no step to make, and none of its ranks waits."""
+    nothing: list[Any] = [[], np.array([], np.int64)]
+    for lengths in nothing:
+        plan = plan_rows(lengths, 4, method=method, overlong=overlong, documents_per_row=most)
+        assert plan == RowPlan.from_rows([], [], 4)
+        dealt = balance_rows(plan, 3, cost=AttentionCost(1.0, 1.0))
+        assert [dealt.rank_rows(rank) for rank in range(3)] == [[], [], []]
+
+
+def test_a_batch_of_no_rows_is_refused_with_what_would_make_one() -> None:
+    plan = plan_rows([], 4)
+    none: list[int] = []
+    for rows in (None, none):
+        with pytest.raises(PlanError, match=r"rows = 0: .* Give one row at least\.$"):
+            collate_documents([], plan, rows=rows)
+    assert listed(collate_documents([], plan, rows=[PADDING_ROW])["padding_mask"]) == [[True] * 4]
+    with pytest.raises(PlanError, match=r"rows = 4294967294: .* Give rows of the plan by parts: "):
+        collate_documents([torch.zeros(1, dtype=torch.int64)], plan_rows([1], 2**31 - 1), rows=[0, 0])
 
 
 @pytest.mark.parametrize(

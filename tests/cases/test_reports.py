@@ -114,7 +114,7 @@ def _batch(ids: Tensor, tokens: Tensor | None = None) -> TrainingBatch[Tensor]:
     }
 
 
-def _described(ids: Tensor) -> Answer:
+def _described(ids: Tensor, position_start: int = 0) -> Answer:
     """Whatever is told of ids in one of the reports."""
     flat, with_padding = gathered_flat(ids), physical_offsets(ids, "run")
     return {
@@ -125,7 +125,7 @@ def _described(ids: Tensor) -> Answer:
         "total_tokens": flat.token_indices.numel(),
         "indices": _listed(flat.token_indices),
         "flat_batch": int(flat.cu_seqlens.ndim == flat.token_indices.ndim == 1),
-        "position_ids": _listed(build_position_ids(ids)),
+        "position_ids": _listed(build_position_ids(ids, position_start)),
         "segment_ids": _listed(segment_index(ids).seq_idx),
         "pad_mask": [[number == 0 for number in row] for row in _listed(ids)],
         "cu_seqlens_with_pad_segments": _listed(with_padding.cu_seqlens),
@@ -138,7 +138,7 @@ def _segments(given: Given) -> Answer:
     if "raw_ids" in given:
         raw = SegmentIndex(torch.tensor(given["raw_ids"], dtype=torch.int32))
         assert torch.equal(document_ids_from_segment_index(raw), ids)
-    return _described(ids)
+    return _described(ids, given.get("position_start", 0))
 
 
 def _segments_from_lengths(given: Given) -> Answer:
@@ -332,7 +332,8 @@ def _aligned_total(given: Given) -> Answer:
 
 
 def _row_work(given: Given) -> Answer:
-    return {"visible": _listed(count_seen_keys(torch.tensor(given["document_ids"]), window=given.get("window"))[0])}
+    ids, causal = torch.tensor(given["document_ids"]), given.get("causal", True)
+    return {"visible": _listed(count_seen_keys(ids, window=given.get("window"), causal=causal)[0])}
 
 
 def _pipeline_split(given: Given) -> Answer:
@@ -707,9 +708,18 @@ _ALIKE: Final[list[tuple[str, Given, Answer]]] = [
         {"lengths": [3, 2], "consumer": "transformer_engine"},
         {"cu_seqlens_q_padded": [0, 3, 5], "max_seqlen_kv": 3, "pad_between_seqs": False},
     ),
+    ("segments_from_tokens", {"tokens": [[4, 9, 9, 5], [6, 7, 8, 6]], "eos_id": 9}, {"lengths": [2, 1, 1, 4]}),
+    ("segments", {"document_ids": [[1, 1, 2, 0]], "position_start": 2}, {"position_ids": [[2, 3, 2, 0]]}),
+    ("overflow", {"lengths": [], "capacity": 4, "policy": "error"}, {"lengths": [], "dropped_tokens": 0}),
+    ("rank_bins", {"num_bins": 0, "ranks": 2, "policy": "pad"}, {"bins_per_rank": 0, "pad_bins": 0}),
     ("loss_count", {"document_ids": [[0, 1, 1, 2]], "labels": [[7, 7, -100, 7]]}, {"valid_targets": 0}),
     ("loss_count", {"document_ids": [[1, 1, 2, 2]], "labels": [[5, 6, 7, 8]], "shift": "stream"}, {"valid_targets": 2}),
     ("thd_valid_mask", {"cu_seqlens": [0], "cu_seqlens_padded": [0], "total": 2}, {"valid": [0, 0]}),
+    (
+        "thd_valid_mask",
+        {"cu_seqlens": [0, 1, 1, 3], "cu_seqlens_padded": [0, 2, 4, 7], "total": 8},
+        {"valid": [1, 0, 0, 0, 1, 1, 0, 0], "start_rows": [0, 2, 4]},
+    ),
     ("seq_idx_padded", {"cu_seqlens_padded": [0, 2, 2, 4]}, {"seq_idx": [0, 0, 2, 2]}),
     ("seq_idx_padded", {"cu_seqlens_padded": [0, 2, 5], "total_tokens": 7}, {"seq_idx": [0, 0, 1, 1, 1, 2, 2]}),
     (
@@ -769,6 +779,7 @@ _ALIKE: Final[list[tuple[str, Given, Answer]]] = [
         },
     ),
     ("row_work", {"document_ids": [[1, 1, 0, 2]]}, {"visible": [1, 2, 1, 1]}),
+    ("row_work", {"document_ids": [[1, 1, 1, 2]], "window": 2, "causal": False}, {"visible": [2, 3, 2, 1]}),
     ("window_kwargs", {"window": 128, "causal": False}, {"window_size": [127, 127]}),
     (
         "mask_from_position_ids",
@@ -805,6 +816,10 @@ _REFUSED_ALIKE: Final[list[tuple[str, Given, str]]] = [
     ("segments_from_tokens", {"tokens": [[4, 9]], "eos_id": None}, "no token tells documents apart"),
     ("thd_valid_mask", {"cu_seqlens": [0, 5], "cu_seqlens_padded": [0, 4], "total": 4}, "does not fit the 4 places"),
     ("thd_valid_mask", {"cu_seqlens": [0, 2], "cu_seqlens_padded": [0, 4], "total": 3}, "must be at least 4"),
+    ("thd_valid_mask", {"cu_seqlens": [0, 2, 3], "cu_seqlens_padded": [0, 4], "total": 4}, "but cu_seqlens has 3"),
+    ("seq_idx_padded", {"cu_seqlens_padded": [0, 4, 8], "total_tokens": 6}, "must be from 8, the last offset"),
+    ("positions_from_doc_lens", {"doc_lens": [[2, 3]], "row_length": 4}, "need more than 4 places"),
+    ("mtp_targets", {"lengths": [2], "tokens": [1, 2], "depth": -1}, "depth = -1: must be an int from 0"),
     ("window_kwargs", {"window": 0}, "must be an int from 1"),
     ("offset_spans", {"lengths": [2], "spans": [[[0, 3]]]}, "has 2 tokens, and this is no span"),
     ("pp_split", {"document_ids": [[1, 1]], "microbatches": 2}, "microbatches"),

@@ -27,7 +27,8 @@ _DERIVED: Final = (*METADATA_FIELDS, *FLASH_FIELDS, *LENGTH_FIELDS)
 _NOT_MOVED: Final = (*_DERIVED, "attention_mask", "seq_idx")
 """And those whose numbers at new padding would have to follow from the documents around it."""
 
-_PER_DOCUMENT: Final = ("document_keys", "document_starts")
+PER_DOCUMENT: Final = ("document_keys", "document_starts")
+"""Entries of the documents of each row, which stay as they are when tokens move."""
 
 _LABELS: Final = "labels"
 """How the names of all entries of targets end: `labels`, `shift_labels`, `mtp_labels`."""
@@ -100,7 +101,7 @@ def move_tokens(batch: TrainingBatch[Tensor], places: Tensor, *, pad_token_id: i
     flat = (places.clamp(min=0) + rows * shape[1]).flatten()
     moved: dict[str, object] = {}
     for name, value in entries(batch).items():
-        if not isinstance(value, Tensor) or name in _PER_DOCUMENT:
+        if not isinstance(value, Tensor) or name in PER_DOCUMENT:
             moved[name] = value
             continue
         axis = cast("int", token_axis(name, value, shape))
@@ -153,7 +154,7 @@ def _fill(name: str, value: Tensor, pad_token_id: int) -> int:
 def _require_fills(batch: TrainingBatch[Tensor], pad_token_id: int) -> None:
     problems: list[Problem] = []
     for name, value in entries(batch).items():
-        if not isinstance(value, Tensor) or name in _PER_DOCUMENT:
+        if not isinstance(value, Tensor) or name in PER_DOCUMENT:
             continue
         fill = _fill(name, value, pad_token_id)
         if not holds(value.dtype, fill):
@@ -168,7 +169,7 @@ def _speaks_of_tokens(name: str, value: object, shape: tuple[int, int]) -> bool:
     if name in _DERIVED:
         return True
     if isinstance(value, Tensor):
-        return name not in _PER_DOCUMENT
+        return name not in PER_DOCUMENT
     if _is_converted(name, value, shape):
         return True
     # Another list has an entry per row, if at all; masks, alone or in a dict, are of the places as they were.

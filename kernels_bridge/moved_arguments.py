@@ -8,7 +8,7 @@ from typing import Final
 from torch import Tensor
 
 from neatpack.adapters.document_rows import DocumentRows
-from neatpack.adapters.token_fields import token_axis
+from neatpack.adapters.token_fields import PER_DOCUMENT, token_axis
 from neatpack.contracts.errors import EncodingError, Problem
 from neatpack.contracts.fields import IGNORED_LABEL
 from neatpack.kernels_bridge.entry import PackedCall
@@ -20,8 +20,6 @@ COUPLING: Final[Mapping[str, str]] = {"output_attentions": "attentions", "output
 """What is asked of a model by these names holds no value per token, or one that depends on the other documents."""
 
 _FILLS: Final[Mapping[str, int]] = {**dict.fromkeys(LABELS, IGNORED_LABEL), "padding_mask": 1}
-_OF_THE_ROWS: Final = "document_keys"
-"""What a loader ships that speaks of the packed rows. It stays as it is."""
 
 
 def require_per_token(call: PackedCall) -> None:
@@ -47,7 +45,7 @@ def moved_arguments(call: PackedCall, rows: DocumentRows, batch: int) -> dict[st
     """
     moved: dict[str, object] = {}
     for name, value in call.arguments.items():
-        if isinstance(value, Tensor) and value.ndim and name != _OF_THE_ROWS:
+        if isinstance(value, Tensor) and value.ndim and name not in PER_DOCUMENT:
             axis = token_axis(name, value, rows.shape)
             if axis is None:
                 message = "is not per token, so it cannot move with the tokens"

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neatpack.adapters import mask_labels, scan_segments
+from neatpack.adapters import collate_documents, mask_labels, plan_rows, scan_segments
 from neatpack.contracts import Accepted, DocumentIdsError, EncodingError, ModelError, PackingCapabilities, Rejected
 from neatpack.kernels_bridge import configure_packing, decide, get_binding, get_consumer, use_consumer
 from neatpack.kernels_bridge.audit.run import audit_models
@@ -227,6 +227,20 @@ def test_what_is_not_per_token_is_refused_by_name() -> None:
     with pytest.raises(DocumentIdsError, match="a hole"):
         logits(model, TOKENS, _packed_seq_ids=holes)
     assert logits(model, TOKENS, _packed_seq_ids=IDS).isfinite().all()
+
+
+def test_a_whole_batch_of_a_loader_is_taken() -> None:
+    model = tiny("llama")
+    contract = configure_packing("eager", model, consumer="per_document")
+    documents = [torch.arange(3, 3 + length) for length in (3, 7, 5, 1)]
+    batch = collate_documents(documents, plan_rows([3, 7, 5, 1], 8), contract=contract)
+    assert {"document_keys", "document_starts"} <= set(batch)
+    whole = cast("Any", model)(**batch)
+    few = cast("Any", model)(
+        input_ids=batch["input_ids"], labels=batch["labels"], _packed_seq_ids=batch.get("_packed_seq_ids")
+    )
+    torch.testing.assert_close(whole.logits, few.logits)
+    torch.testing.assert_close(whole.loss, few.loss)
 
 
 def test_router_losses_are_refused_when_configuring() -> None:

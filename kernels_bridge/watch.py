@@ -7,7 +7,7 @@ forward sees the arguments as they come, before a binding takes them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, cast
@@ -23,6 +23,7 @@ from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, 
 from neatpack.adapters.labels import mask_labels
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.adapters.segments import Segments
+from neatpack.adapters.token_fields import PER_DOCUMENT
 from neatpack.contracts.batch import LabelShift
 from neatpack.contracts.errors import BatchError, EncodingError, IsolationError, PackingError, Problem
 from neatpack.kernels_bridge.audit.borrowing import Borrowed
@@ -46,6 +47,8 @@ _PLACES_REMEDY: Final = "Give the places of a row to look at: on both sides of a
 CHANGED_TOKENS: Final = 4
 """Tokens of a document that are changed."""
 
+_SHARDED: Final = "the model is sharded over processes"
+
 
 @dataclass(frozen=True)
 class BatchCheck:
@@ -55,10 +58,10 @@ class BatchCheck:
         documents: how many it holds.
         checked_labels: whether it held labels to look at.
         changed: index of the document of which tokens were changed, counted over the batch; None where that was not
-            tried, since no row holds two documents near each other, a field of the batch cannot be cut to a row, or
-            the model is sharded over processes.
+            tried: `untried` says why.
         moved: the greatest share of their scale by which logits of other documents moved.
         seconds: how long all of this took.
+        untried: why no document was changed, so that nothing is known of the model; empty where one was.
     """
 
     documents: int
@@ -66,6 +69,7 @@ class BatchCheck:
     changed: int | None
     moved: float
     seconds: float
+    untried: str = ""
 
 
 def check_training_batch(
@@ -116,11 +120,11 @@ def check_training_batch(
         _check_labels(labels, scanned, label_shift)
     # Ranks that share weights would have to call the model in step, whatever each of them finds in its batch.
     alone = not (is_sharded(model) or is_sharded(inner))
-    trial = _trial(inner, given, ids, scanned.attention, most_places, turn) if alone else None
-    moved = 0.0 if trial is None else _moved(inner, trial)
+    trial = _trial(inner, given, ids, scanned.attention, most_places, turn) if alone else _SHARDED
+    untried, changed, moved = (trial, None, 0.0) if isinstance(trial, str) else ("", trial.number, _moved(inner, trial))
     seconds = time.perf_counter() - started
-    changed = None if trial is None else trial.number
-    return BatchCheck(len(scanned.attention.documents.rows), isinstance(labels, Tensor), changed, moved, seconds)
+    documents = len(scanned.attention.documents.rows)
+    return BatchCheck(documents, isinstance(labels, Tensor), changed, moved, seconds, untried)
 
 
 @dataclass(eq=False)
@@ -311,19 +315,19 @@ class _Trial:
 
 def _trial(
     model: nn.Module, given: Mapping[str, object], ids: Tensor, segments: Segments, most_places: int, turn: int
-) -> _Trial | None:
-    """Choose by turns a boundary and cut its row around it; None where there is nothing to try."""
+) -> _Trial | str:
+    """Choose by turns a boundary and cut its row around it; or tell why there is nothing to try."""
     tokens = given.get("input_ids")
     if not isinstance(tokens, Tensor) or tokens.shape != ids.shape:
-        return None
+        return "there are no input_ids of the shape of the document ids"
     cuts = _cuts_around_boundaries(segments, most_places)
     if not cuts:
-        return None
+        return f"no row holds two documents within {most_places} places"
     number, places = cuts[turn % len(cuts)]
     row, source = int(segments.documents.rows[number]), int(segments.documents.ids[number])
     cut = _cut_row(model, given, ids, row, places)
-    if cut is None:
-        return None
+    if isinstance(cut, str):
+        return cut
     own, own_ids = tokens[row : row + 1, places], ids[row : row + 1, places]
     last = (own_ids[0] == source).nonzero()[-CHANGED_TOKENS:, 0]
     changed = own.clone()
@@ -358,13 +362,13 @@ def _other_tokens(known: Tensor, tokens: Tensor) -> Tensor:
 
 def _cut_row(
     model: nn.Module, given: Mapping[str, object], ids: Tensor, row: int, places: slice
-) -> dict[str, object] | None:
-    """Cut the arguments to some places of one row; None where one of them has axes that are not known."""
+) -> dict[str, object] | str:
+    """Cut the arguments to some places of one row; or tell why they cannot be."""
     own = ids[row : row + 1, places]
     binding = get_binding(model)
     arguments: dict[str, object] = {"use_cache": False}
     if binding is not None and PACKED_SEQ_IDS not in given:
-        return None
+        return f"the model is bound, and no {PACKED_SEQ_IDS} go to it"
     for name, value in given.items():
         if name in ("input_ids", "labels", *METADATA_FIELDS, *LENGTH_FIELDS, "qkv_format"):
             continue
@@ -374,16 +378,25 @@ def _cut_row(
             arguments[name] = _cut_mask(value, row, places)
         elif not isinstance(value, Tensor) or value.ndim == 0:
             arguments[name] = value
-        elif value.shape[:2] == ids.shape:
-            arguments[name] = value[row : row + 1, places]
-        elif value.ndim == 3 and value.shape[1:] == ids.shape:
-            arguments[name] = value[:, row : row + 1, places]
-        elif name == "position_ids" and value.shape == (1, ids.shape[1]):
-            arguments[name] = value[:, places]
         else:
-            return None
+            part = _cut_tensor(name, value, ids.shape, row, places)
+            if part is None:
+                return f"{name} = {tuple(value.shape)}: cannot be cut to one row"
+            arguments[name] = part
     told = {*IDS, *FLASH_FIELDS, ATTENTION_MASK, "seq_idx", "position_ids"} & set(arguments)
-    return arguments if told else None
+    return arguments if told else "what says where documents end cannot be cut to one row"
+
+
+def _cut_tensor(name: str, value: Tensor, shape: Sequence[int], row: int, places: slice) -> Tensor | None:
+    """Cut to some places of one row; None where axes are not known. What a batch has per row or document is per row."""
+    if value.shape[:2] == shape:
+        return value[row : row + 1, places]
+    if value.ndim == 3 and value.shape[1:] == shape:
+        return value[:, row : row + 1, places]
+    if name == "position_ids" and value.shape == (1, shape[1]):
+        return value[:, places]
+    per_row = value.shape[0] == shape[0] and (value.ndim == 1 or name in PER_DOCUMENT)
+    return value[row : row + 1] if per_row else None
 
 
 def _cut_mask(mask: object, row: int, places: slice) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
@@ -11,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from neatpack.adapters.collation import collate_documents
+from neatpack.adapters.neat_metadata import build_packed_sequence_metadata
+from neatpack.adapters.planning import plan_rows
 from neatpack.adapters.yielding import apply_packing_contract
 from neatpack.contracts.batch import LabelShift, TrainingBatch
 from neatpack.contracts.capabilities import PackingCapabilities
@@ -217,6 +221,65 @@ def test_infinite_places_of_the_vocabulary_hide_no_leak() -> None:
 
     with pytest.raises(IsolationError, match="document 7 moves when tokens of document 4 change"):
         check_training_batch(Filled().train(), BATCH)
+
+
+class Taking(nn.Module):
+    """Takes whatever else it is called with, and looks at none of it."""
+
+    def __init__(self, mask: planted.Mask = planted.block_causal) -> None:
+        super().__init__()
+        self.inner = model_for(mask)
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor, **_rest: object) -> Tensor:
+        logits: Tensor = self.inner(input_ids, _packed_seq_ids=_packed_seq_ids)
+        return logits
+
+
+def loaded(*lengths: int) -> dict[str, Any]:
+    """Collate documents as a loader does, with every entry that comes out."""
+    documents = [torch.arange(1, 1 + length) for length in lengths]
+    return {**collate_documents(documents, plan_rows(lengths, 12), contract=PackingCapabilities("document_ids"))}
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=8).filter(lambda lengths: sum(sorted(lengths)[:2]) <= 12))
+def test_whole_batches_of_a_loader_are_tried(lengths: list[int]) -> None:
+    batch = loaded(*lengths)
+    alone = batch["document_keys"].shape[1] == 1  # no row holds two documents
+    for rest in ({}, {"weights": torch.rand(len(batch["input_ids"]))}, {"names": ["a"] * len(batch["input_ids"])}):
+        check = check_training_batch(Taking().train(), {**batch, **rest})
+        assert (check.changed is None, bool(check.untried)) == (alone, alone)
+    if not alone:
+        with pytest.raises(IsolationError, match="moves when tokens of document"):
+            check_training_batch(Taking(planted.causal).train(), batch)
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        ({"pixel_values": torch.zeros(2, 3)}, r"pixel_values = \(2, 3\): cannot be cut to one row"),
+        ({"weights": torch.zeros(3)}, r"weights = \(3,\): cannot be cut to one row"),
+        ({"input_ids": None, "inputs_embeds": torch.zeros(2, 12, 4)}, "no input_ids"),
+        ({"_packed_seq_ids": torch.ones(2, 12, dtype=torch.int64), "position_ids": None}, "no row holds two documents"),
+    ],
+)
+def test_why_no_document_was_changed_is_told(rest: Mapping[str, object], words: str) -> None:
+    batch = {name: loaded(5, 5, 5, 5)[name] for name in ("input_ids", "_packed_seq_ids", "position_ids")}
+    check = check_training_batch(Taking().train(), {**batch, **rest})
+    assert check.changed is None
+    assert re.search(words, check.untried)
+    assert check_training_batch(Taking().train(), batch).untried == ""
+
+
+def test_metadata_alone_is_not_cut() -> None:
+    check = check_training_batch(Taking(), {"input_ids": TOKENS, **build_packed_sequence_metadata(IDS)})
+    assert (check.changed, check.untried) == (None, "what says where documents end cannot be cut to one row")
+
+
+def test_a_binding_that_takes_ids_is_not_tried_without_them() -> None:
+    model = build_tiny_model("llama").train()
+    configure_packing(get_model_attn_implementation(model), model)
+    check = check_training_batch(model, {"input_ids": TOKENS, "document_ids": IDS})
+    assert (check.changed, check.untried) == (None, "the model is bound, and no _packed_seq_ids go to it")
 
 
 @pytest.mark.parametrize("batch", [None, [1], (TOKENS, IDS)])

@@ -63,7 +63,7 @@ def cut_to_document(arguments: Mapping[str, object], packed: PackedDocuments, do
     """Cut what went with a whole batch, boundaries aside, to the tokens of one document.
 
     Axes are known by their size: `[batch, sequence, ...]`, `[axes, batch, sequence]` and `[batch, ...]`. Positions of
-    one axis are counted anew, from where the first document's begin.
+    one axis are counted anew, from where those of the first document begin that has its first token.
     """
     batch, sequence = packed.input_ids.shape
     row, tokens = packed.places[document].row, packed.tokens_of(document)
@@ -72,7 +72,9 @@ def cut_to_document(arguments: Mapping[str, object], packed: PackedDocuments, do
         if name in BOUNDARY_FIELDS:
             continue
         if name == "position_ids" and isinstance(value, Tensor) and value.ndim == 2:
-            first = packed.places[0]
+            first = next(
+                (place for index, place in enumerate(packed.places) if index not in packed.begun_late), packed.places[0]
+            )
             cut[name] = torch.arange(tokens.numel(), device=tokens.device)[None] + value[first.row, first.start]
         elif isinstance(value, Tensor) and value.shape[:2] == (batch, sequence):
             cut[name] = value[row, tokens][None]

@@ -68,6 +68,7 @@ class PackedDocuments:
         bidirectional: whether tokens of a document are to see later ones of it, as in an encoder.
         structural_ids: the ids as packed, where `document_ids` join documents; None where they do not.
         mask_dtype: of additive masks: the model's.
+        begun_late: documents of which policy took the first token out, so that they begin at a later position.
     """
 
     input_ids: Tensor
@@ -78,6 +79,7 @@ class PackedDocuments:
     bidirectional: bool = False
     structural_ids: Tensor | None = None
     mask_dtype: torch.dtype = torch.float32
+    begun_late: frozenset[int] = frozenset()
 
     def tokens_of(self, document: int) -> Tensor:
         """Where along `sequence` the tokens of one document lie, holes left out: int64 `[length]`."""
@@ -86,8 +88,13 @@ class PackedDocuments:
     @cached_property
     def asked_alone(self) -> frozenset[int]:
         """Which documents are compared with themselves alone: all, or of many the longest, the last of each row and
-        some between. A document with a hole is none of them: alone, it would lack the hole's place."""
-        whole = [index for index, place in enumerate(self.places) if place.length == len(self._tokens[index])]
+        some between. A document with a hole is none of them, be it inside or at its start: alone, it would lack the
+        hole's place."""
+        whole = [
+            index
+            for index, place in enumerate(self.places)
+            if place.length == len(self._tokens[index]) and index not in self.begun_late
+        ]
         if len(whole) <= ASKED_ALONE:
             return frozenset(whole)
         last = {place.row: index for index, place in enumerate(self.places)}

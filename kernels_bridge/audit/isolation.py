@@ -296,7 +296,23 @@ def _documents_of(batch: Mapping[str, object]) -> PackedDocuments:
     if len(packed.places) < 2:
         remedy = "Give a batch in which rows hold several documents."
         raise BatchError(Problem("batch", "holds fewer than two documents", "value", remedy=remedy))
-    return packed
+    return replace(packed, begun_late=_begun_late(batch, packed))
+
+
+def _begun_late(batch: Mapping[str, object], packed: PackedDocuments) -> frozenset[int]:
+    """Find the documents behind a token that policy took out, of them as the ids as packed tell; a padding mask tells
+    of no token whose it was."""
+    structural, padding = (batch.get(name) for name in ("document_ids", "padding_mask"))
+    ids = packed.document_ids.cpu()
+    kept = torch.zeros_like(ids, dtype=torch.bool)
+    if isinstance(structural, Tensor) and structural.shape == ids.shape:
+        own = structural.cpu()
+        kept[:, :-1] = (own[:, :-1] > 0) & (own[:, :-1] == own[:, 1:])
+    elif isinstance(padding, Tensor) and padding.shape == ids.shape:
+        kept = padding.cpu() == 0
+    holes = kept & (ids == 0)
+    places = enumerate(packed.places)
+    return frozenset(number for number, place in places if place.start and holes[place.row, place.start - 1])
 
 
 def _executed(model: nn.Module) -> nn.Module:

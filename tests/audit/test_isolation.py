@@ -17,7 +17,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neatpack.adapters.collation import collate_documents
 from neatpack.adapters.document_ids import document_ids_from_lengths
+from neatpack.adapters.planning import plan_rows
+from neatpack.adapters.training_batch import adapt_model_inputs
+from neatpack.adapters.yielding import apply_packing_contract
+from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import BatchError, IsolationError, ModelTypeError
 from neatpack.kernels_bridge import audit_isolation, configure_packing, get_binding, get_model_attn_implementation
 from neatpack.kernels_bridge.audit import borrowing, isolation, random_state, state
@@ -386,3 +391,38 @@ def test_the_page_says_how_often_a_model_is_called() -> None:
     page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
     without, with_batch = counted
     assert f"is called {without} times; with a batch of five documents in two rows, {with_batch} times" in page
+
+
+def excluding(place: int, *, return_document_ids: bool) -> dict[str, object]:
+    """Yield a row of two documents, of 4 and 6 tokens, of which one token is excluded from attention."""
+    documents = [torch.arange(1, 5), torch.arange(5, 11)]
+    batch = collate_documents(documents, plan_rows([4, 6], 12))
+    eligible = (torch.arange(12) != place)[None]
+    contract = PackingCapabilities("document_ids", return_document_ids=return_document_ids)
+    return {**apply_packing_contract(adapt_model_inputs(batch, eligible), contract)}
+
+
+@pytest.mark.parametrize("place", [0, 3, 4, 9])
+@pytest.mark.parametrize("kept", ["padding_mask", "document_ids", "document_ids, no positions"])
+def test_documents_without_their_first_token_are_clean(place: int, kept: str) -> None:
+    model = build_tiny_model("gpt2", "sdpa")  # positions are learned, and not distances
+    configure_packing("sdpa", model)
+    given = excluding(place, return_document_ids=kept != "padding_mask")
+    if kept != "padding_mask":
+        given.pop("padding_mask")
+    if kept.endswith("no positions"):
+        given.pop("position_ids")
+    report = audit_isolation(model, given)
+    assert report.is_clean, report.path.message
+    # One of the two is compared with itself alone all the same.
+    assert report.path.message == "Every document answers as it does alone."
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_the_other_documents_are_compared_with_themselves_alone(place: int) -> None:
+    given = excluding(place, return_document_ids=True)
+    positions = cast("Tensor", given["position_ids"]).clone()
+    other = slice(4, 10) if place == 0 else slice(0, 4)
+    positions[:, other] += 2
+    report = audit_isolation(build_tiny_model("gpt2", "sdpa"), {**given, "position_ids": positions})
+    assert report.verdict != "clean"

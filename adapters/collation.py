@@ -186,7 +186,8 @@ def _row_numbers(rows: Sequence[int] | None, plan: RowPlan) -> Integers:
         for place, row in enumerate(cast("Sequence[object]", rows)):
             if not is_integer(row) or not PADDING_ROW <= cast("int", row) < len(plan):
                 message = f"must be a row of the plan, below {len(plan)}, or {PADDING_ROW} for padding alone"
-                remedy = int_remedy(row, "Give indices of rows of the plan.")
+                remedy = "Give indices of rows of the plan; where a RankPlan deals them, collate by its own `rows`."
+                remedy = int_remedy(row, remedy)
                 raise PlanError(Problem("rows", message, "value", place, value=shown(row), remedy=remedy))
         numbers = np.array([int(row) for row in rows], np.int64)
     places = numbers.size * plan.capacity

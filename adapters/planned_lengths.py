@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from neatpack.adapters.arguments import INT64_MAX, int_remedy, is_count, is_integer, require_list
+from neatpack.adapters.arguments import INT64_MAX, int_remedy, is_count, is_integer, require_list, shown
 from neatpack.adapters.host_arrays import Integers
 from neatpack.contracts.errors import PlanError, Problem
 
@@ -56,7 +56,7 @@ def _array_of_ints(lengths: Sequence[int]) -> Integers | None:
 def _length_problem(document: int, length: object) -> Problem:
     message, found, remedy = "must be a positive int", length, _EMPTY_REMEDY
     if not is_integer(length):
-        found, remedy = repr(length), int_remedy(length, _TYPE_REMEDY)
+        found, remedy = shown(length), int_remedy(length, _TYPE_REMEDY)
     elif cast("int", length) > INT64_MAX:
         message, remedy = "must be within int64", _TYPE_REMEDY
     return Problem("lengths", message, "value", value=found, remedy=remedy, document=document)

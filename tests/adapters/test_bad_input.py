@@ -856,6 +856,9 @@ _TOLD: Final = [
     (lambda: RowPlan.from_rows(cast("Any", [["0"], ["1"]]), [2, 3], 4), "= '0': must hold documents"),
     (lambda: RowPlan.from_rows(cast("Any", [0, 1]), [2, 3], 4), "for each row a list"),
     (lambda: document_ids_from_lengths(cast("Any", [["2", "1"]]), 4), "= '2': must be a positive int"),
+    (lambda: build_position_ids(cast("Any", None)), "NoneType: must be a torch.Tensor. Give a tensor."),
+    (lambda: scan_static(cast("Any", as_segments(_IDS)), StaticBounds(3, 3, 3)), "Segments: must be a torch.Tensor. Give a tensor."),
+    (lambda: collate_documents([_IDS[0]], plan_rows([3], 4), rows=[1]), "collate by its own `rows`."),
     (lambda: document_ids_from_lengths([[1]] * 3, 2**30), "(3, 1073741824): must make a batch of 1 to 2147483647"),
 ]
 
@@ -865,6 +868,20 @@ def test_what_is_told_is_what_was_given(call: Callable[[], object], text: str) -
     with pytest.raises(PackingError) as caught:
         call()
     assert text in str(caught.value)
+
+
+def test_an_error_of_many_documents_writes_out_those_that_it_shows() -> None:
+    written: list[int] = []
+
+    class Tokens:
+        def __repr__(self) -> str:
+            written.append(1)
+            return "tokens"
+
+    with pytest.raises(PlanError) as caught:
+        plan_rows(cast("Any", [Tokens()] * 1000), 8)
+    assert "lengths[document 0] = tokens: must be a positive int. Give ints" in str(caught.value)
+    assert (len(caught.value.problems), len(written)) == (1000, 20)
 
 
 @pytest.mark.parametrize(("field", "pad"), [("labels", 0), ("input_ids", -1), ("input_ids", 300)])

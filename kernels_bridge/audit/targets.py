@@ -208,9 +208,9 @@ def parse_target(text: str) -> Target:
         message = f"cannot be found ({type(error).__name__}: {error})"
         remedy = "Write package.module:callable; the module is looked up from the current folder too."
         raise ModelError(Problem(text, message, "missing", remedy=remedy)) from error
-    if not callable(found):
-        kind = type(found).__name__
-        raise ModelError(Problem(text, "is not callable", "type", value=kind, remedy=_GIVE_A_BUILDER))
+    if isinstance(found, nn.Module) or not callable(found):
+        message = "is a built module" if isinstance(found, nn.Module) else "is not callable"
+        raise ModelError(Problem(text, message, "type", value=type(found).__name__, remedy=_GIVE_A_BUILDER))
     return Builder(text, cast("Callable[[], object]", found))
 
 

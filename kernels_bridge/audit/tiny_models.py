@@ -95,6 +95,7 @@ def require_model_type(name: str) -> None:
         return
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     remedy = f"Did you mean {', '.join(near)}?" if near else "Known are those of AutoModelForCausalLM."
+    remedy = f"{remedy} A module of your own is named package.module:callable."
     raise ModelError(Problem("model type", "is unknown to this Transformers", "value", value=name, remedy=remedy))
 
 

@@ -259,6 +259,10 @@ def reads_ids() -> ReadsIds:
     return ReadsIds()
 
 
+BUILT = nn.Linear(1, 1)
+"""A module, where a callable that builds one is asked for."""
+
+
 def number() -> int:
     """Build no module."""
     return 7

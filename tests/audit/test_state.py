@@ -138,6 +138,8 @@ def test_documents_are_cut_from_the_files_given(tmp_path: Path) -> None:
         ("no.such.module:build", "cannot be found"),
         ("tests.audit.models:no_such_name", "cannot be found"),
         ("tests.audit.models:VOCABULARY", "is not callable"),
+        ("tests.audit.models:BUILT", "BUILT = Linear: is a built module. Give a callable"),
+        ("tests.audit.models", "A module of your own is named package.module:callable"),
         (":build", "cannot be found"),
     ],
 )

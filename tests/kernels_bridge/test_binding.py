@@ -207,6 +207,31 @@ def test_compile(consumer: str, in_place: bool) -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("consumer", ["block_causal", "per_document"])
+def test_all_behind_the_hook_is_one_graph(consumer: str) -> None:
+    model = configured(consumer)
+    expected = loss(model, _packed_seq_ids=IDS)
+    graphs: list[object] = []
+
+    def backend(graph: Any, _inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = cast("nn.Module", cast("Any", torch).compile(model, backend=backend, fullgraph=True))
+    torch.testing.assert_close(loss(compiled, _packed_seq_ids=IDS), expected)
+    assert len(graphs) == 1
+    with pytest.raises(BoundariesMissingError):
+        loss(compiled)
+    torch.compiler.reset()
+
+
+def test_the_kernel_of_the_reference_is_in_no_graph() -> None:
+    compiled = cast("Any", torch).compile(configured("reference"), backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="attend"):
+        loss(compiled, _packed_seq_ids=IDS)
+    torch.compiler.reset()
+
+
 def one_at_a_time() -> dict[str, Tensor]:
     """The arguments by which an unbound eager model keeps the documents apart."""
     from neatpack.adapters import build_block_causal_mask, build_position_ids

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.agreement_of_offsets import check_thd_offsets
-from neatpack.adapters.boundary_fields import FLASH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.layout import KEEPING_HOLES, require_no_holes
 from neatpack.adapters.neat_metadata import document_ids_from_metadata
 from neatpack.adapters.segments import Segments
@@ -85,12 +85,13 @@ def read_call(
         capabilities: what the model was configured to take.
 
     Returns:
-        The call; None where it holds no ids: in eval mode, or where the boundaries come in THD form alone.
+        The call; None where it holds no ids of any kind: in eval mode, or where the boundaries come in THD form alone.
 
     Raises:
         DocumentIdsError: the ids are malformed, or have a hole that the model does not take.
         EncodingError: the ids do not fit the tokens, or something else in the call contradicts them.
-        BoundariesMissingError: there are no ids, and the model is in training mode.
+        BoundariesMissingError: there are no ids, and the model is in training mode; or there are those of a batch that
+            was not given its last step.
     """
     given = {name: value for name, value in kwargs.items() if value is not None}
     tokens = _tokens(model, args, given)
@@ -101,8 +102,7 @@ def read_call(
         raise EncodingError(Problem("cu_seqlens", message, "unsupported", remedy=remedy))
     ids = _given_ids(given, tokens)
     if ids is None:
-        if model.training and not thd:
-            raise _ids_missing()
+        _require_none_expected(model, given, thd)
         return None
     taken = {PACKED_SEQ_IDS, ATTENTION_MASK, *FLASH_FIELDS, *(METADATA_FIELDS[:1] if thd else METADATA_FIELDS)}
     rest = {name: value for name, value in kwargs.items() if name not in taken}
@@ -156,11 +156,17 @@ def _check_tokens(ids: Tensor, tokens: Mapping[str, Tensor]) -> None:
             raise EncodingError(Problem(PACKED_SEQ_IDS, message, "device", value=ids.device, remedy=remedy))
 
 
-def _ids_missing() -> BoundariesMissingError:
+def _require_none_expected(model: nn.Module, given: Mapping[str, object], thd: bool) -> None:
+    """Raise unless a call may do without the ids that a bound model takes."""
+    beside = next((name for name in IDS if name in given), None)
+    if thd or (beside is None and not model.training):
+        return
+    message = "missing from a forward in training mode"
     remedy = (
         "Pass the batch's int64 [batch, sequence] ids with every training step, or run what is not packed inside "
         "`with get_binding(model).suspended():`."
     )
-    return BoundariesMissingError(
-        Problem(PACKED_SEQ_IDS, "missing from a forward in training mode", "missing", remedy=remedy)
-    )
+    if beside is not None:
+        message = f"missing beside {beside}"
+        remedy = "Give the batch its last step: apply_packing_contract(batch, contract)."
+    raise BoundariesMissingError(Problem(PACKED_SEQ_IDS, message, "missing", remedy=remedy))

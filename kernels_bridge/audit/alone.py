@@ -9,7 +9,7 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
-from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, LENGTH_FIELDS, METADATA_FIELDS, PACKED_SEQ_IDS
 from neatpack.adapters.masks import build_block_causal_mask
 from neatpack.adapters.physical import flash_varlen_kwargs
 from neatpack.contracts.declarations import declared
@@ -45,7 +45,7 @@ def arguments_alone(model: nn.Module, packed: PackedDocuments, document: int) ->
     """What goes with the tokens of one document: no cache, and of its description only what the forward cannot do
     without."""
     arguments: dict[str, object] = {"use_cache": False}
-    needed = required_arguments(model) - {"input_ids"}
+    needed = required_arguments(model)
     if needed:
         fields = fields_of_one(packed.tokens_of(document).numel(), model, packed.input_ids.device)
         arguments.update((name, value) for name, value in fields.items() if name in needed)
@@ -53,10 +53,12 @@ def arguments_alone(model: nn.Module, packed: PackedDocuments, document: int) ->
 
 
 def required_arguments(model: nn.Module) -> frozenset[str]:
-    """The arguments for which the forward has no default."""
+    """The arguments for which the forward has no default, tokens aside. Where ids are among them, so are those of a
+    binding, without which a bound model takes no others."""
     parameters = inspect.signature(model.forward).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(one.name for one in parameters if one.default is one.empty and one.kind in kinds)
+    required = {one.name for one in parameters if one.default is one.empty and one.kind in kinds} - {"input_ids"}
+    return frozenset({*required, PACKED_SEQ_IDS} if required & set(IDS) else required)
 
 
 def cut_to_document(arguments: Mapping[str, object], packed: PackedDocuments, document: int) -> dict[str, object]:

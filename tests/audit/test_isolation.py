@@ -426,3 +426,18 @@ def test_the_other_documents_are_compared_with_themselves_alone(place: int) -> N
     positions[:, other] += 2
     report = audit_isolation(build_tiny_model("gpt2", "sdpa"), {**given, "position_ids": positions})
     assert report.verdict != "clean"
+
+
+def test_a_bound_model_that_cannot_do_without_other_ids_is_asked_alone() -> None:
+    class TakesStructuralIds(Model):
+        def forward(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+            self, input_ids: Tensor, document_ids: Tensor, _packed_seq_ids: Tensor | None = None
+        ) -> Tensor:
+            assert document_ids.shape == input_ids.shape
+            return super().forward(input_ids, _packed_seq_ids)
+
+    model = TakesStructuralIds(Attention())
+    configure_packing("sdpa", model)
+    ids = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 0]])
+    given = {"input_ids": torch.arange(8)[None], "_packed_seq_ids": ids, "document_ids": ids}
+    assert audit_isolation(model, given).path.message == "Every document answers as it does alone."

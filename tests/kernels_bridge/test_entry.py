@@ -14,7 +14,14 @@ from neatpack.adapters import (
     build_position_ids,
     flash_varlen_kwargs,
 )
-from neatpack.contracts import CapabilitiesError, DocumentIdsError, EncodingError, PackingCapabilities, PackingError
+from neatpack.contracts import (
+    BoundariesMissingError,
+    CapabilitiesError,
+    DocumentIdsError,
+    EncodingError,
+    PackingCapabilities,
+    PackingError,
+)
 from neatpack.kernels_bridge import configure_packing, get_binding, get_packing_capabilities
 from neatpack.kernels_bridge.entry import read_call
 from tests.kernels_bridge.packed import IDS, TOKENS, alone, documents, logits, tiny
@@ -129,6 +136,20 @@ def test_boundaries_given_twice_are_refused() -> None:
     configure_packing("sdpa", toy)
     with pytest.raises(EncodingError, match="_packed_seq_ids: was given by position"):
         toy(TOY_TOKENS, None, BATCH, _packed_seq_ids=BATCH)
+
+
+@pytest.mark.parametrize("name", ["document_ids", "attention_document_ids"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_batch_without_its_last_step_is_refused_in_every_mode(model: nn.Module, name: str, training: bool) -> None:
+    try:
+        model.train(training)
+        with pytest.raises(
+            BoundariesMissingError, match=f"^_packed_seq_ids: missing beside {name}.*last step: apply_pac"
+        ):
+            logits(model, TOKENS, **{name: IDS})
+        assert logits(model.eval(), TOKENS, **{name: None}).isfinite().all()
+    finally:
+        model.train()
 
 
 def test_embeddings_are_compared_with_the_ids(model: nn.Module) -> None:

@@ -857,7 +857,10 @@ _TOLD: Final = [
     (lambda: RowPlan.from_rows(cast("Any", [0, 1]), [2, 3], 4), "for each row a list"),
     (lambda: document_ids_from_lengths(cast("Any", [["2", "1"]]), 4), "= '2': must be a positive int"),
     (lambda: build_position_ids(cast("Any", None)), "NoneType: must be a torch.Tensor. Give a tensor."),
-    (lambda: scan_static(cast("Any", as_segments(_IDS)), StaticBounds(3, 3, 3)), "Segments: must be a torch.Tensor. Give a tensor."),
+    (
+        lambda: scan_static(cast("Any", as_segments(_IDS)), StaticBounds(3, 3, 3)),
+        "Segments: must be a torch.Tensor. Give a tensor.",
+    ),
     (lambda: collate_documents([_IDS[0]], plan_rows([3], 4), rows=[1]), "collate by its own `rows`."),
     (lambda: document_ids_from_lengths([[1]] * 3, 2**30), "(3, 1073741824): must make a batch of 1 to 2147483647"),
 ]

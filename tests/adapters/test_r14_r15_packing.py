@@ -575,24 +575,25 @@ _INTS = "Give ints: "
 
 
 @pytest.mark.parametrize(
-    ("length", "value", "remedy"),
+    ("length", "remedy"),
     [
-        (0, 0, _EMPTY),
-        (-3, -3, _EMPTY),
-        (2**63, 2**63, _INTS),
-        (2.5, "2.5", _INTS),
-        (2.0, "2.0", _INTS),
-        (True, "True", _INTS),
-        (torch.tensor(3), "tensor(3)", "Give a Python int: "),
+        (0, _EMPTY),
+        (-3, _EMPTY),
+        (2**63, _INTS),
+        (2.5, _INTS),
+        (2.0, _INTS),
+        (True, _INTS),
+        (torch.tensor(3), "Give a Python int: "),
     ],
 )
-def test_a_length_that_is_none_is_named_as_it_came(length: Any, value: object, remedy: str) -> None:
+def test_a_length_that_is_none_is_named_as_it_came(length: Any, remedy: str) -> None:
     with pytest.raises(PlanError) as planned:
         plan_rows([3, length], 4)
     with pytest.raises(PlanError) as found:
         RowPlan.from_rows([[0]], [3, length], 4)
     for problem in (*planned.value.problems, *found.value.problems):
-        assert (problem.field, problem.document, problem.value) == ("lengths", 1, value)
+        assert (problem.field, problem.document) == ("lengths", 1)
+        assert problem.value is length
         assert problem.remedy.startswith(remedy)
 
 

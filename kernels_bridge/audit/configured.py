@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from neatpack.adapters.block_mask import build_block_mask
 from neatpack.adapters.gathered import gathered_flat
 from neatpack.adapters.physical import physical_offsets
+from neatpack.adapters.segments import scan_segments
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.errors import PackingError
 from neatpack.kernels_bridge.audit.documents import PackedDocuments
@@ -91,7 +92,10 @@ def _are_boundaries(seen: Tensor | BlockMask | None, packed: PackedDocuments, wi
         built = [build_block_mask(ids, window=window) for window in windows.values()]
         return any(_same_blocks(seen, mask) for mask in built)
     if seen.ndim == 1:
-        right = [physical_offsets(ids).cu_seqlens, gathered_flat(ids).cu_seqlens]
+        segments = scan_segments(ids)
+        right = [gathered_flat(segments).cu_seqlens]
+        if not segments.holes.size:
+            right.append(physical_offsets(segments).cu_seqlens)
     else:
         right = [layer_mask(packed, kind, window, torch.bool) for kind, window in windows.items()]
         return any(_keeps_apart(seen, mask) for mask in right)

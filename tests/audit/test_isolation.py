@@ -441,3 +441,16 @@ def test_a_bound_model_that_cannot_do_without_other_ids_is_asked_alone() -> None
     ids = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 0]])
     given = {"input_ids": torch.arange(8)[None], "_packed_seq_ids": ids, "document_ids": ids}
     assert audit_isolation(model, given).path.message == "Every document answers as it does alone."
+
+
+@pytest.mark.parametrize("consumer", ["reference", "block_causal"])
+def test_a_bound_model_is_given_holes(consumer: str) -> None:
+    model = build_tiny_model("llama", "sdpa")
+    configure_packing("sdpa", model, consumer=consumer)
+    ids = torch.tensor([[1, 1, 1, 0, 1, 1, 2, 2, 2, 0]])
+    report = audit_isolation(model, {"input_ids": torch.arange(10)[None], "_packed_seq_ids": ids})
+    assert report.is_clean, report.path.message
+    assert report.path.boundaries_seen
+    own = audit_isolation(model)
+    assert own.is_clean, own.path.message
+    assert not [told for told in own.path.untried if told.startswith("holes")]

@@ -106,6 +106,11 @@ class Binding:
         self._model = None
         self._attachment.detach()
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the model computes as if nothing were bound."""
+        return self._suspended > 0
+
     @contextmanager
     def suspended(self) -> Generator[None, None, None]:
         """Let the model compute as if nothing were bound, for the length of a `with` block."""

@@ -148,7 +148,7 @@ def inspection_lines(inspection: Inspection, width: int) -> list[Line]:
 def _find_source(tensors: Mapping[str, Tensor]) -> str:
     source = next((name for name in _SOURCES if _has(name, tensors)), None)
     if source is None:
-        remedy = f"Save one of {', '.join(_SOURCES)}."
+        remedy = f"Give one of {', '.join(_SOURCES)}."
         raise BatchError(Problem("batch", "nothing in it says where documents end", "missing", remedy=remedy))
     return source
 

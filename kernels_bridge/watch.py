@@ -182,12 +182,13 @@ class PackingWatch:
 
     @eagerly
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """See the arguments of one forward: the pre-hook.
+        """See the arguments of one forward: the pre-hook. What runs while a binding is suspended is not packed.
 
         Raises:
             PackingError: whatever `on_problem` raises.
         """
-        if self._busy or not module.training:
+        binding = get_binding(module)
+        if self._busy or not module.training or (binding is not None and binding.is_suspended):
             return
         due = self._armed or (self.every > 0 and self._forwards % self.every == 0)
         self._forwards += 1

@@ -24,6 +24,7 @@ from neatpack.kernels_bridge import (
     audit_isolation,
     check_training_batch,
     configure_packing,
+    get_binding,
     get_model_attn_implementation,
     watch_packing,
 )
@@ -374,6 +375,40 @@ def test_a_watch_sees_ids_before_a_binding_takes_them_and_leaks_stop_training() 
     assert [type(error) for error in found] == [IsolationError]
     assert (watch.problems, len(watch.checks)) == (1, 1)
     assert "document 7 moves when tokens of document 4 change" in str(found[0])
+
+
+class Sums(nn.Module):
+    """Knows of no documents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(64, 8)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states: Tensor = self.embed(input_ids)
+        return states.cumsum(dim=1)
+
+
+def test_what_a_consumer_calls_is_no_forward_of_training() -> None:
+    model = Sums().train()
+    configure_packing("sdpa", model, consumer="per_document")
+    with watch_packing(model, every=2) as watch:
+        for _ in range(4):
+            model(TOKENS, _packed_seq_ids=IDS)
+    assert [(check.documents, check.changed) for check in watch.checks] == [(4, 0), (4, 1)]
+
+
+def test_a_forward_of_a_suspended_binding_is_not_watched() -> None:
+    model = build_tiny_model("llama").train()
+    configure_packing(get_model_attn_implementation(model), model)
+    binding = get_binding(model)
+    assert binding is not None
+    with watch_packing(model, every=2) as watch:
+        for _ in range(2):
+            with binding.suspended():
+                model(TOKENS)
+            model(TOKENS, _packed_seq_ids=IDS)
+    assert len(watch.checks) == 1
 
 
 def test_an_armed_watch_checks_the_next_forward_alone() -> None:

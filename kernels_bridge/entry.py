@@ -163,8 +163,8 @@ def _require_none_expected(model: nn.Module, given: Mapping[str, object], thd: b
         return
     message = "missing from a forward in training mode"
     remedy = (
-        "Pass the batch's int64 [batch, sequence] ids with every training step, or run what is not packed inside "
-        "`with get_binding(model).suspended():`."
+        "Pass the batch's int64 [batch, sequence] ids with every training step, made if need be as by "
+        "document_ids_from_positions(...), or run what is not packed inside `with get_binding(model).suspended():`."
     )
     if beside is not None:
         message = f"missing beside {beside}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from torch import Tensor, nn
 
 from neatpack.contracts.capabilities import PackingCapabilities
-from neatpack.contracts.errors import BoundariesMissingError, ModelError, Problem
+from neatpack.contracts.errors import BoundariesMissingError, ConsumerError, ModelError, Problem
 from neatpack.contracts.kernels import Attachment, RestoringConsumer
 from neatpack.kernels_bridge.calls import CallRecord, start_record, stop_record
 from neatpack.kernels_bridge.compiling import eagerly
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PRE_HOOKS: Final = "_forward_pre_hooks"
 _HOOKS: Final = "_forward_hooks"
+_ATTACHMENT: Final = ("counts_calls", "pause", "resume", "detach")
 
 
 class Binding:
@@ -133,6 +134,7 @@ class Binding:
             DocumentIdsError: the ids are malformed.
             EncodingError: the ids do not fit the tokens, or something in the call contradicts them.
             BoundariesMissingError: there are no ids, and the model is in training mode.
+            ConsumerError: the consumer derived no arguments.
         """
         if self._suspended:
             return None
@@ -148,7 +150,7 @@ class Binding:
         if call is None:
             self._pass_through(named)
             return None
-        derived = get_consumer(self.consumer).derive(module, call)
+        derived = _derived(self.consumer, module, call)
         self._attachment.resume()
         self._call = call
         self._record = start_record()
@@ -239,11 +241,41 @@ def bind(
     with restored_if_refused(model):
         if before is not None:
             before.remove()
-        binding = Binding(consumer, implementation, capabilities, get_consumer(consumer).attach(model), agree_across)
+        binding = Binding(consumer, implementation, capabilities, _attached(consumer, model), agree_across)
         binding.locate(model)
         model.register_forward_pre_hook(binding, with_kwargs=True)
         model.register_forward_hook(binding.leave, always_call=True)
     return binding
+
+
+def _attached(consumer: str, model: nn.Module) -> Attachment:
+    """Let a consumer set up what it needs. What others return is not known to be what the Protocol says.
+
+    Raises:
+        ConsumerError: it returned no attachment.
+    """
+    attachment = get_consumer(consumer).attach(model)
+    if not all(hasattr(attachment, member) for member in _ATTACHMENT):
+        remedy = "Return an Attachment: NothingAttached() where the hook is enough."
+        raise ConsumerError(_returned(consumer, "attach", attachment, remedy))
+    return attachment
+
+
+def _derived(consumer: str, model: nn.Module, call: PackedCall) -> Mapping[str, object]:
+    """Let a consumer derive the arguments of one call.
+
+    Raises:
+        ConsumerError: it returned no mapping.
+    """
+    derived = get_consumer(consumer).derive(model, call)
+    if not isinstance(cast("object", derived), Mapping):
+        raise ConsumerError(_returned(consumer, "derive", derived, "Return the arguments of the forward by name."))
+    return derived
+
+
+def _returned(consumer: str, method: str, value: object, remedy: str) -> Problem:
+    message = f"its {method} returned {type(value).__name__}"
+    return Problem("consumer", message, "type", value=repr(consumer), remedy=remedy)
 
 
 @contextmanager

@@ -67,7 +67,8 @@ def configure_packing(
     Raises:
         CapabilitiesError: the name or a declaration of the model is wrong, as in `get_packing_capabilities`, or the
             name is not the one by which the model's Hugging Face config dispatches its attention.
-        ConsumerError: no consumer has the given name, there is no model to bind it to, or `agree_across` is no group.
+        ConsumerError: no consumer has the given name, it returns no attachment, there is no model to bind it to, or
+            `agree_across` is no group.
         ModelError: no consumer takes the model; the reasons are named. Or flash attention is asked for, and the
             installed Transformers takes no varlen kwargs. Or the proof was asked for and failed, or cannot be made.
         ModelTypeError: `model` is no `torch.nn.Module`.

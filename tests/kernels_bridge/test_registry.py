@@ -184,3 +184,29 @@ def test_every_consumer_says_why() -> None:
     assert dict(decide(Third()))["reference"] == Rejected(
         "it has no layer that dispatches attention through Transformers' attention interface"
     )
+
+
+def test_what_is_no_attachment_is_refused_when_configuring() -> None:
+    class Forgetful(Runs):
+        def attach(self, model: nn.Module) -> Any:
+            del model
+
+    model = Third()
+    with (
+        use_consumer(Forgetful()),
+        pytest.raises(ConsumerError, match="consumer = 'runs': its attach returned NoneType"),
+    ):
+        configure_packing("sdpa", model)
+    assert get_binding(model) is None
+
+
+def test_what_is_no_arguments_is_told_of_the_consumer() -> None:
+    class Forgetful(Runs):
+        def derive(self, model: nn.Module, call: PackedCall) -> Any:
+            del model, call
+
+    model = Third()
+    with use_consumer(Forgetful()):
+        configure_packing("sdpa", model)
+        with pytest.raises(ConsumerError, match="consumer = 'runs': its derive returned NoneType"):
+            model(TOKENS, _packed_seq_ids=BATCH)

@@ -75,6 +75,7 @@ _STRANGE: Final = [0, 1, 2**52, _LEAST_NAN - 1, _LEAST_NAN, 2**63 - 1, -(2**63),
 
 
 @example(rows=[[1, 1, 1], [1, 1, 1], [0, -(2**63), 1]], repeated=1)
+@example(rows=[[0, -(2**63), 0], [1, 1, 0]], repeated=1)
 @holds_for(
     rows=st.lists(st.lists(st.sampled_from(_STRANGE), min_size=3, max_size=3), min_size=1, max_size=3),
     repeated=st.integers(1, 3),

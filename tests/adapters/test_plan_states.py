@@ -144,6 +144,18 @@ def test_numbers_past_int64_are_refused() -> None:
         RowPlan.from_state({**_row_plan(), "lengths": [3, 2**63, 4]})
 
 
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_numbers_of_documents_and_pieces_that_are_not_there_are_refused(wrong: int) -> None:
+    state: dict[str, Any] = {**_row_plan()}
+    pieces = len(state["documents"])
+    documents = [wrong, *state["documents"][1:]]
+    with pytest.raises(PlanError, match=rf"^documents = {wrong}: must be from 0 to 2\."):
+        RowPlan.from_state({**state, "documents": documents})
+    piece = wrong if wrong < 0 else pieces
+    with pytest.raises(PlanError, match=rf"^cut = {piece}: must be from 0 to {pieces - 1}\."):
+        RowPlan.from_state({**state, "cut": [[piece, 0, 1]]})
+
+
 def test_what_was_made_of_numbers_of_numpy_is_saved_as_json() -> None:
     one, two, four = (cast("Any", np.int64(number)) for number in (1, 2, 4))
     plan = RowPlan.from_rows([[Piece(0, 0, two)], [1]], [four, two], two, [Piece(0, two, four)])

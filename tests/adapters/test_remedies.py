@@ -20,6 +20,7 @@ from torch.masked import masked_tensor
 
 from neatpack import adapters
 from neatpack.adapters import AttentionCost, Piece, RankPlan, RowPlan, StaticBounds, strategies
+from neatpack.contracts.batch import parse_training_batch
 from neatpack.contracts.capabilities import PackingCapabilities
 from neatpack.contracts.encodings import PhysicalFlat, SegmentIndex, THDLengths
 from neatpack.contracts.errors import PackingError, Problem
@@ -389,21 +390,40 @@ def test_what_has_no_data_cannot_be_moved() -> None:
     assert (told.kind, told.remedy) == ("device", "Give a tensor that lies on a real device.")
 
 
+def _flash(offsets: torch.Tensor) -> Any:
+    return {**_FLASH, "cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
+
+
+def _joinable(ids: torch.Tensor) -> Any:
+    return _batch(document_ids=ids, attention_document_ids=ids.clone(), position_ids=ids.clone())
+
+
+def test_a_batch_tells_how_its_tensors_become_dense() -> None:
+    nested = torch.nested.nested_tensor([[1, 1], [1]])  # pyright: ignore[reportUnknownMemberType]  # torch leaves it untyped
+    sparse = {**_batch(), "document_ids": _IDS.to_sparse()}
+    assert _refusal(parse_training_batch, sparse).remedy == "Convert it: document_ids.to_dense()."
+    assert _refusal(parse_training_batch, {**sparse, "document_ids": nested}).remedy == "Pad its rows to one length."
+    parse_training_batch({**sparse, "document_ids": _IDS.to_sparse().to_dense()})
+
+
 def test_what_is_read_in_a_graph_is_named() -> None:
-    calls: dict[str, Call] = {
-        "document_ids": adapters.gathered_flat,
-        "attention_mask": adapters.get_seqlens_in_batch,
-        "cu_seqlens": lambda ids: adapters.segment_ids_from_offsets(ids[0]),
-        "position_ids": adapters.physical_offsets_from_positions,
-        "packed_token_indices": lambda ids: adapters.document_ids_from_metadata(ids, ids),
-        "input_ids": lambda ids: adapters.document_ids_from_tokens(ids, eos_token_id=1),
-        "seq_idx": lambda ids: adapters.document_ids_from_segment_index(SegmentIndex(ids.int()), ids == 0),
-        "seq_lens": lambda ids: adapters.document_ids_from_thd_lengths(THDLengths(ids, ids), 4),
-        "attention_document_ids": lambda ids: adapters.mask_labels(ids, ids, "model", document_ids=ids.clone()),
-        "ids": lambda ids: adapters.check_agreement(ids, {"seq_idx": ids}, field="ids"),
-        "places": lambda ids: adapters.take_places(_batch(input_ids=ids), ids),
-    }
-    for field, call in calls.items():
+    calls: list[tuple[str, Call]] = [
+        ("document_ids", adapters.gathered_flat),
+        ("attention_mask", adapters.get_seqlens_in_batch),
+        ("cu_seqlens", lambda ids: adapters.segment_ids_from_offsets(ids[0])),
+        ("position_ids", adapters.physical_offsets_from_positions),
+        ("packed_token_indices", lambda ids: adapters.document_ids_from_metadata(ids, ids)),
+        ("input_ids", lambda ids: adapters.document_ids_from_tokens(ids, eos_token_id=1)),
+        ("seq_idx", lambda ids: adapters.document_ids_from_segment_index(SegmentIndex(ids.int()), ids == 0)),
+        ("seq_lens", lambda ids: adapters.document_ids_from_thd_lengths(THDLengths(ids, ids), 4)),
+        ("attention_document_ids", lambda ids: adapters.mask_labels(ids, ids, "model", document_ids=ids.clone())),
+        ("ids", lambda ids: adapters.check_agreement(ids, {"seq_idx": ids}, field="ids")),
+        ("places", lambda ids: adapters.take_places(_batch(input_ids=ids), ids)),
+        ("position_ids", adapters.document_ids_from_positions),
+        ("cu_seq_lens_q", lambda ids: adapters.document_ids_from_flash_varlen(_flash(ids[0].int()), ids == 0)),
+        ("document_ids", lambda ids: adapters.enable_xdoc_attention(_joinable(ids), _CONTRACT)),
+    ]
+    for field, call in calls:
         told = _refusal(torch.func.functionalize(call), _IDS)
         assert (told.field, told.kind) == (field, "device")
 

@@ -271,6 +271,46 @@ def test_why_no_document_was_changed_is_told(rest: Mapping[str, object], words: 
     assert check_training_batch(Taking().train(), batch).untried == ""
 
 
+class Recording(Taking):
+    """Hands on what it is called with: a check leaves nothing that a model keeps of its calls."""
+
+    def __init__(self, keep: Callable[[Tensor, dict[str, object]], None]) -> None:
+        super().__init__()
+        self.keep = keep
+
+    def forward(self, input_ids: Tensor, _packed_seq_ids: Tensor, **rest: object) -> Tensor:
+        self.keep(input_ids, rest)
+        return super().forward(input_ids, _packed_seq_ids)
+
+
+def test_what_goes_with_a_row_is_cut_as_its_tokens_are() -> None:
+    batch = loaded(4, 4, 4, 4, 4, 4)
+    tokens = torch.arange(24).view(2, 12)
+    beside = {
+        "tables": torch.stack([tokens + 100, tokens + 200, tokens + 300]),
+        "weights": torch.tensor([7.0, 8.0]),
+        "document_keys": batch["document_keys"],
+        "position_ids": torch.arange(12)[None] % 4,  # Rows alike share one.
+    }
+    given = {"input_ids": tokens, "_packed_seq_ids": batch["_packed_seq_ids"], **beside}
+    compared: list[int] = []
+
+    def compare(own: Tensor, rest: dict[str, object]) -> None:
+        row = int(own[0, 0]) // 12
+        if listed(own)[0] != list(range(int(own[0, 0]), int(own[0, 0]) + own.shape[1])):
+            return  # Some of these tokens were changed.
+        tables, weights, keys, positions = (rest[name] for name in beside)
+        assert torch.equal(cast("Tensor", tables), torch.stack([own + 100, own + 200, own + 300]))
+        assert torch.equal(cast("Tensor", weights), beside["weights"][row : row + 1])
+        assert torch.equal(cast("Tensor", keys), beside["document_keys"][row : row + 1])
+        assert torch.equal(cast("Tensor", positions), own % 4)
+        compared.append(row)
+
+    for turn in range(4):
+        assert check_training_batch(Recording(compare).train(), given, turn=turn, most_places=8).untried == ""
+    assert set(compared) == {0, 1}
+
+
 def test_metadata_alone_is_not_cut() -> None:
     check = check_training_batch(Taking(), {"input_ids": TOKENS, **build_packed_sequence_metadata(IDS)})
     assert (check.changed, check.untried) == (None, "what says where documents end cannot be cut to one row")

@@ -6,13 +6,14 @@ import functools
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from neatpack.adapters.arguments import COMPARED_DTYPES, INT32_MAX, int_remedy, is_count, require_flag
 from neatpack.adapters.block_lists import list_bands, list_blocks
-from neatpack.adapters.document_ids import canonical_document_ids
+from neatpack.adapters.document_ids import number_documents
 from neatpack.adapters.segments import Segments, as_segments, require_ids_form
 from neatpack.adapters.visibility import require_window, sees
 from neatpack.adapters.visible_blocks import visible_blocks
@@ -59,7 +60,7 @@ def build_block_mask(
     segments = as_segments(document_ids)
     blocks = visible_blocks(segments, query_size, key_size, window, causal)
     lists = (list_blocks if segments.holes.size else list_bands)(blocks, segments.device)
-    ids = canonical_document_ids(segments).to(torch.int32)
+    ids = number_documents(segments, np.int32)
     return assemble(
         *lists,
         sequence=segments.sequence,

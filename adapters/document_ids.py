@@ -80,8 +80,12 @@ def canonical_document_ids(document_ids: Tensor | Segments) -> Tensor:
         tensor([[1, 0, 1, 2],
                 [1, 1, 0, 0]])
     """
-    segments = as_segments(document_ids)
-    numbers = np.zeros(segments.ids.size, np.int64)
+    return number_documents(as_segments(document_ids), np.int64)
+
+
+def number_documents(segments: Segments, dtype: type[np.int32 | np.int64]) -> Tensor:
+    """Give the canonical ids of scanned ones, `[batch, sequence]`, in the dtype."""
+    numbers = np.zeros(segments.ids.size, dtype)
     numbers[segments.kept] = segments.documents.ranks[segments.owners] + 1
     ids = np.repeat(numbers, segments.lengths)
     return segments.tensor(ids).view(segments.batch, segments.sequence)

@@ -66,18 +66,19 @@ def visible_blocks(
     own_first: Integers = (begins - origins) // key_size
     own_last: Integers = (ends - 1 - origins) // key_size
     some = head < ends
-    of_head, of_tail = (tokens.seen_range(each[some], window, causal) for each in (head, tail))
+    edges = np.stack([head[some], tail[some]])
+    (head_first, tail_first), (head_last, tail_last) = tokens.seen_range(edges, window, causal)
 
     # What is seen outside of its own places, a block sees by its first and its last token.
     first, last = np.array(own_first), np.array(own_last)
-    first[some] = (tokens.after(of_head[0]) - origins[some]) // key_size
-    last[some] = (tokens.until(of_tail[1]) - origins[some]) // key_size
+    first[some] = (tokens.after(head_first) - origins[some]) // key_size
+    last[some] = (tokens.until(tail_last) - origins[some]) // key_size
 
     # What all queries see, the last one sees from its first key on, and the first one up to its last key.
     full_first, full_stop = np.zeros(own_first.shape, np.int64), np.zeros(own_first.shape, np.int64)
     held = tokens.count_between(begins, ends)
-    full_first[some] = -((origins[some] - of_tail[0]) // key_size)
-    full_stop[some] = (of_head[1] + 1 - origins[some]) // key_size
+    full_first[some] = -((origins[some] - tail_first) // key_size)
+    full_stop[some] = (head_last + 1 - origins[some]) // key_size
     full_stop[held < query_size] = 0
 
     if key_size != query_size:

@@ -10,7 +10,7 @@ from torch import Tensor
 from neatpack.adapters.agreement import scan_agreeing
 from neatpack.adapters.arguments import require_choice, require_flag
 from neatpack.adapters.batch_entries import refuse_kernel_fields, require_batch, require_structure
-from neatpack.adapters.boundary_fields import IDS
+from neatpack.adapters.boundary_fields import FLASH_FIELDS, IDS, METADATA_FIELDS
 from neatpack.adapters.layout import (
     AS_ROWS,
     OF_JOINED,
@@ -68,7 +68,7 @@ def convert_batch_output(
     else:
         remedy = (
             "Keep it at the end of the row, where pad_documents(batch, 1) moves it; where documents are padded one by "
-            "one, say padded_documents=True."
+            "one, say padded_documents=True." + _before_derived(batch)
         )
         require_trailing_padding(segments, field, remedy)
     empty = np.flatnonzero(segments.documents.counts == 0)
@@ -94,5 +94,11 @@ def _attention_segments(batch: TrainingBatch[Tensor]) -> tuple[Segments, str]:
     refuse_kernel_fields(given)
     ids = cast("Tensor", given[field])
     scanned = scan_agreeing(ids, given, field=field, position_policy="sequence")
-    require_no_holes(scanned.attention, field, scanned.tokens, OF_JOINED + AS_ROWS)
+    require_no_holes(scanned.attention, field, scanned.tokens, OF_JOINED + AS_ROWS + _before_derived(batch))
     return scanned.attention, field
+
+
+def _before_derived(batch: TrainingBatch[Tensor]) -> str:
+    """Say when padding can still be moved, where a batch holds entries that do not move with the tokens."""
+    is_derived = any(batch.get(name) is not None for name in (*METADATA_FIELDS, *FLASH_FIELDS))
+    return " Padding moves before apply_packing_contract(...), which derives from it." if is_derived else ""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from neatpack.adapters.alignment import pad_documents
 from neatpack.adapters.batch_output import convert_batch_output
 from neatpack.adapters.collation import collate_documents
 from neatpack.adapters.planning import plan_rows
@@ -65,6 +66,25 @@ def test_padding_between_documents_only_where_it_was_asked_for() -> None:
     assert "padded_documents=True" in caught.value.problems[0].remedy
     batch = convert_batch_output(training_batch(rows), "thd", padded_documents=True)
     assert batch["seq_lens_padded"].tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_padding_moves_before_metadata_is_derived_from_it(joined: bool) -> None:
+    contract = PackingCapabilities("document_ids", requires_packed_sequence_metadata=True)
+    plan = plan_rows([3, 3], capacity=6)
+    padded = pad_documents(collate_documents([torch.tensor([5, 6, 7]), torch.tensor([8, 9, 10])], plan), 2)
+
+    def in_thd(batch: TrainingBatch[Tensor]) -> TrainingBatch[Tensor]:
+        batch = adapt_model_inputs(batch)
+        batch = enable_xdoc_attention(batch, contract) if joined else batch
+        return convert_batch_output(apply_packing_contract(batch, contract), "thd")
+
+    with pytest.raises(DocumentIdsError) as caught:
+        in_thd({**padded})
+    remedy = caught.value.problems[0].remedy
+    assert "pad_documents(batch, 1)" in remedy
+    assert remedy.endswith("Padding moves before apply_packing_contract(...), which derives from it.")
+    assert in_thd(pad_documents(padded, 1))["seq_lens"].tolist() == ([[6]] if joined else [[3, 3]])
 
 
 @pytest.mark.parametrize(
